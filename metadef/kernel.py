@@ -1,0 +1,109 @@
+"""What a step computes and how the device runs it: the value that Schedule and Program share.
+
+A :class:`Kernel` holds no addresses. It is enough to derive the instruction streams of every core (``metadef.cost``), to
+recompute the result with the operator's reference, and to choose a host plan (``npusim.kernels``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from metadef.format import TensorDesc
+
+
+class Engine(Enum):
+    """GE's engine names. AICORE and VECTOR run on the device; GE_LOCAL takes no task (views)."""
+
+    AICORE = "AIcoreEngine"
+    VECTOR = "VectorEngine"
+    AICPU = "DNN_VM_AICPU_ASCEND"
+    HOST_CPU = "DNN_VM_HOST_CPU"
+    GE_LOCAL = "DNN_VM_GE_LOCAL"
+
+    @property
+    def on_device(self) -> bool:
+        return self in (Engine.AICORE, Engine.VECTOR)
+
+
+@dataclass(frozen=True)
+class FusedOp:
+    """One operator of an epilogue, applied in order to the fp32 result before its single rounding.
+
+    ``operand`` is the position, in the node's inputs, of the second operand (None for one-operand types).
+    """
+
+    op_type: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    operand: int | None = None
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A piece of on-chip memory: ``memory`` is L1, L0A, L0B, L0C, UB, BT; ``copies`` is 2 when double buffered."""
+
+    name: str
+    memory: str
+    offset_bytes: int
+    size_bytes: int
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class CubeTile:
+    """Tiling of a cube kernel, in elements of the GEMM view (batch, M, N, K).
+
+    The work is split into ``split_batch * split_m * split_n * split_k`` pieces dealt to ``block_dim`` cores. ``m0, n0, k0``
+    is the L0 tile; ``k1`` is how much of K one L1 load covers; ``resident`` names what stays in L1 ("", "a", "b", "a_panel",
+    "b_panel").
+    """
+
+    m0: int
+    n0: int
+    k0: int
+    k1: int
+    split_batch: int = 1
+    split_m: int = 1
+    split_n: int = 1
+    split_k: int = 1
+    resident: str = ""
+    double_l1: bool = True
+    double_l0: bool = True
+    double_l0c: bool = False
+    buffers: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True)
+class VectorTile:
+    """Tiling of a vector kernel: ``units`` (rows, planes, 32-byte blocks…) are dealt whole to the cores in use.
+
+    A tile is ``units_per_tile`` units of ``unit_elements`` elements each.
+    """
+
+    units: int
+    unit_elements: int
+    units_per_tile: int
+    double_buffer: bool = True
+    buffers: tuple[Buffer, ...] = ()
+
+
+Tile = CubeTile | VectorTile
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operator bound to formats, algorithm, tile and cores. ``inputs`` follow the node's inputs, extra epilogue operands last."""
+
+    op_type: str
+    engine: Engine
+    inputs: tuple[TensorDesc | None, ...]
+    outputs: tuple[TensorDesc, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    fused: tuple[FusedOp, ...] = ()
+    algorithm: str = "direct"
+    tile: Tile | None = None
+    block_dim: int = 1
+    domain: str = "ascend"
+    reason: str = ""

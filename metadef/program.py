@@ -1,0 +1,100 @@
+"""Program: the task list over one flat device memory. It holds device facts only.
+
+Addresses are byte offsets into one address space: weights, then one arena of feature maps and workspaces, then graph inputs
+and outputs; every region starts on a 512-byte line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from metadef.format import TensorDesc
+from metadef.kernel import Kernel
+
+
+class Region(Enum):
+    WEIGHTS = "weights"
+    ARENA = "arena"
+    IO = "io"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor at its place: absolute ``address`` in device memory, ``payload_bytes`` of storage, and how it lies there."""
+
+    tensor: int
+    name: str
+    region: Region
+    address: int
+    payload_bytes: int
+    desc: TensorDesc
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of device memory (a workspace)."""
+
+    address: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One launch. ``inputs`` follow the kernel's inputs (None: operand absent); ``origins`` are the source model's nodes."""
+
+    id: int
+    name: str
+    kernel: Kernel
+    inputs: tuple[Operand | None, ...]
+    outputs: tuple[Operand, ...]
+    workspaces: tuple[Span, ...] = ()
+    origins: tuple[str, ...] = ()
+    layer: str = ""
+    stream: int = 0
+    waits: tuple[int, ...] = ()
+    records: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
+
+    @property
+    def on_device(self) -> bool:
+        return self.kernel.engine.on_device
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A graph input or output by its public name. ``desc`` is the caller's view: origin shape and dtype, plain layout."""
+
+    name: str
+    operand: Operand
+
+
+@dataclass
+class Program:
+    """A compiled network for one SoC and one set of shapes (one gear)."""
+
+    name: str
+    soc: str
+    tasks: list[Task] = field(default_factory=list)
+    inputs: list[Binding] = field(default_factory=list)
+    outputs: list[Binding] = field(default_factory=list)
+    weights_bytes: int = 0
+    arena_bytes: int = 0
+    io_bytes: int = 0
+    total_size: int = 0
+    theory_min: int = 0
+    no_reuse: int = 0
+    precision: str = "origin"
+
+    @property
+    def arena_base(self) -> int:
+        return self.weights_bytes
+
+    @property
+    def io_base(self) -> int:
+        return self.weights_bytes + self.arena_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the whole address space."""
+        return self.weights_bytes + self.arena_bytes + self.io_bytes

@@ -1,0 +1,1 @@
+"""npusim: an Ascend NPU in software. It runs what metadef compiles: real numbers, cycles and bytes."""
