@@ -1,7 +1,8 @@
 """Fixtures and rules shared by all tests.
 
 `data_dir` and `need_data` lead to the data beside the project (NPUSIM_DATA), `golden` compares a text with a stored one
-(`--update` rewrites it), `rng` is seeded from the test's name. In CI a test that skips although its data is there fails.
+(`--update` rewrites it), `rng` is seeded from the test's name. In CI a test that skips
+although its data is there fails.
 The kernel store keeps its default place, so that runs share compiled kernels.
 """
 
