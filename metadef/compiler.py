@@ -1,0 +1,137 @@
+"""The front door of the compiler: the whole road from a model to a :class:`Compilation`, with a time for every stage.
+
+Each stage is one call; what it returns is what the next one takes. Nothing else in the package calls across stages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metadef.error import UsageError
+from metadef.graph import Graph
+from metadef.memory.plan import MemoryPlan
+from metadef.model import Model
+from metadef.rewrite import PassReport
+from metadef.schedule import Schedule
+from metadef.target import Target, load_target
+
+PRECISIONS = ("fp16", "origin")
+DEFAULT_SOC = "Ascend910B3"
+
+StageHook = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What a compilation may be told.
+
+    ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs and
+    symbolic dimensions. ``capacity_bytes`` bounds the arena. ``check`` verifies graph invariants after every pass.
+    """
+
+    soc: str = DEFAULT_SOC
+    precision: str = "fp16"
+    disabled_passes: frozenset[str] = frozenset()
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inplace: bool = True
+    reuse: bool = True
+    capacity_bytes: int | None = None
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"unknown precision '{self.precision}'",
+                expected=" or ".join(PRECISIONS),
+                hint="fp16 is the real stack's default for inference, origin keeps the model's own types",
+            )
+
+
+@dataclass
+class Compilation:
+    """Everything that was made on the way, so that every answer can be traced. ``stage_seconds`` is CPU time."""
+
+    model: Model
+    graph: Graph
+    schedule: Schedule
+    plan: MemoryPlan
+    report: PassReport
+    target: Target
+    options: CompileOptions
+    stage_seconds: dict[str, float]
+
+
+def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions) -> Graph:
+    """A framework graph from a file, its bytes, an ONNX ModelProto, or a graph that is already built.
+
+    Raises:
+        ModelError: the file is broken. OperatorError: operators nobody knows. InferError: shapes do not fit.
+    """
+    if isinstance(source, Graph):
+        return source
+    from metadef.frontend.onnx import load_onnx
+
+    return load_onnx(source, shapes=options.shapes or None, dims=options.dims or None)
+
+
+def compile_model(
+    source: str | Path | bytes | Graph | Any, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
+) -> Compilation:
+    """Compile a model for one chip.
+
+    Args:
+        source: path, bytes or ModelProto of an ONNX model, or a :class:`Graph` of either dialect (an Ascend graph is taken over
+            and changed by the passes).
+        options: chip, precision and switches; the defaults when None.
+        on_stage: called as ``on_stage(name, value)`` when a stage (``parse``, ``legalize``, every pass by its name, ``select``,
+            ``plan``, ``lower``) has finished; progress display and dumps hang on it.
+
+    Raises:
+        LabError: any of its families; see ``metadef.error``.
+    """
+    from metadef.legalize import legalize
+    from metadef.lower import lower
+    from metadef.memory import check_plan, plan_memory
+    from metadef.passes import PassOptions, run_pipeline
+    from metadef.select import select
+
+    options = options or CompileOptions()
+    hook = on_stage or (lambda name, value: None)
+    seconds: dict[str, float] = {}
+    target = load_target(options.soc)
+
+    with _timed(seconds, "parse"):
+        graph = load_graph(source, options)
+    hook("parse", graph)
+    if graph.dialect != "ascend":
+        with _timed(seconds, "legalize"):
+            graph = legalize(graph, target)
+        hook("legalize", graph)
+    with _timed(seconds, "passes"):
+        pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes, check=options.check)
+        report = run_pipeline(graph, target, pass_options, on_pass=hook)
+    with _timed(seconds, "select"):
+        schedule = select(graph, target)
+    hook("select", schedule)
+    with _timed(seconds, "plan"):
+        plan = plan_memory(schedule, capacity=options.capacity_bytes, inplace=options.inplace, reuse=options.reuse)
+        check_plan(schedule, plan)
+    hook("plan", plan)
+    with _timed(seconds, "lower"):
+        program, weights = lower(graph, schedule, plan, target, options.precision)
+    hook("lower", program)
+    model = Model(name=graph.name, soc=target.soc, graph=graph, weights=weights, programs={"": program}, attrs={})
+    return Compilation(model, graph, schedule, plan, report, target, options, seconds)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    seconds[stage] = time.process_time() - start
