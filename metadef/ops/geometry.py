@@ -1,0 +1,366 @@
+"""Sizes of convolution, pooling and matrix products: one home for prototypes, costs, tiling and host plans.
+
+Each geometry is a frozen value, derived from operand descriptors and attributes (or straight from a kernel). Sizes are
+in elements of the *origin* shape, order N, C, H, W. Nothing here depends on the chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from metadef.error import InferError
+from metadef.format import Shape, TensorDesc
+from metadef.kernel import Kernel
+
+Descs = Sequence[TensorDesc | None]
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """A 2-D convolution: x (n, c, h, w), filter (oc, c / groups, kh, kw), result (n, oc, oh, ow)."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    oc: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_bottom: int
+    pad_left: int
+    pad_right: int
+    dilation_h: int
+    dilation_w: int
+    groups: int
+
+    @classmethod
+    def of(cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None) -> ConvGeometry:
+        """From a Conv2D/DepthwiseConv2D kernel, or from (x, filter, …) descriptors and the attributes.
+
+        Raises:
+            InferError: ranks, channels, groups or window do not fit.
+        """
+        descs, attrs = _operands(source, attrs)
+        x, weight = _rank4(descs[0], "x"), _rank4(descs[1], "filter")
+        groups = attrs.get("groups", 1)
+        n, c, h, w = x
+        oc, group_c, kh, kw = weight
+        if group_c * groups != c:
+            raise InferError(
+                "channels of x and filter do not fit",
+                code="E14001",
+                port="filter",
+                expected=f"C of the filter = C of x / groups = {c} / {groups}",
+                got=f"{group_c}",
+            )
+        if groups < 1 or oc % groups:
+            raise InferError(
+                "output channels are no multiple of groups",
+                code="E14001",
+                expected=f"multiple of {groups}",
+                got=str(oc),
+            )
+        (stride_h, stride_w), (dilation_h, dilation_w) = attrs["strides"][2:], attrs.get("dilations", (1, 1, 1, 1))[2:]
+        top, bottom, left, right = attrs.get("pads", (0, 0, 0, 0))
+        oh = window_count(h, kh, stride_h, top, bottom, dilation_h, axis="H")
+        ow = window_count(w, kw, stride_w, left, right, dilation_w, axis="W")
+        return cls(
+            n, c, h, w, oc, oh, ow, kh, kw, stride_h, stride_w, top, bottom, left, right, dilation_h, dilation_w, groups
+        )  # fmt: skip
+
+    @property
+    def group_c(self) -> int:
+        """Input channels of one group."""
+        return self.c // self.groups
+
+    @property
+    def group_oc(self) -> int:
+        """Output channels of one group."""
+        return self.oc // self.groups
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One input channel a group."""
+        return self.groups > 1 and self.groups == self.c
+
+    @property
+    def is_pointwise(self) -> bool:
+        """A 1x1 window without padding: a matrix product over (strided) pixels."""
+        return self.kh == self.kw == 1 and not any((self.pad_top, self.pad_bottom, self.pad_left, self.pad_right))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, padding taps included."""
+        return self.n * self.oh * self.ow * self.oc * self.group_c * self.kh * self.kw
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.n, self.oc, self.oh, self.ow
+
+    @property
+    def gemm(self) -> tuple[int, int, int]:
+        """(M, N, K) of one group's product after image-to-column: pixels, output channels, taps."""
+        return self.n * self.oh * self.ow, self.group_oc, self.group_c * self.kh * self.kw
+
+
+@dataclass(frozen=True)
+class PoolGeometry:
+    """A 2-D pooling window over x (n, c, h, w).
+
+    ``pad_bottom``/``pad_right`` are the declared ones; with ``ceil_mode`` the last window may reach ``overhang_h`` or
+    ``overhang_w`` elements past them: those never count, neither for a maximum nor for an average.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    stride_h: int
+    stride_w: int
+    pad_top: int
+    pad_bottom: int
+    pad_left: int
+    pad_right: int
+
+    @classmethod
+    def of(cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None) -> PoolGeometry:
+        """From a pooling kernel, or from (x,) descriptors and the attributes.
+
+        Without ``ksize`` (GlobalAveragePool), or with ``global_pooling``, the window is the whole plane.
+
+        Raises:
+            InferError: rank or window do not fit.
+        """
+        descs, attrs = _operands(source, attrs)
+        n, c, h, w = _rank4(descs[0], "x")
+        if "ksize" not in attrs or attrs.get("global_pooling", False):
+            return cls(n, c, h, w, 1, 1, h, w, 1, 1, 0, 0, 0, 0)
+        (kh, kw), (stride_h, stride_w) = attrs["ksize"][2:], attrs["strides"][2:]
+        top, bottom, left, right = attrs.get("pads", (0, 0, 0, 0))
+        ceil_mode = attrs.get("ceil_mode", False)
+        oh = window_count(h, kh, stride_h, top, bottom, ceil_mode=ceil_mode, axis="H")
+        ow = window_count(w, kw, stride_w, left, right, ceil_mode=ceil_mode, axis="W")
+        return cls(n, c, h, w, oh, ow, kh, kw, stride_h, stride_w, top, bottom, left, right)
+
+    @property
+    def overhang_h(self) -> int:
+        """Rows that the last window reaches past the declared padding."""
+        return max(0, (self.oh - 1) * self.stride_h + self.kh - (self.h + self.pad_top + self.pad_bottom))
+
+    @property
+    def overhang_w(self) -> int:
+        return max(0, (self.ow - 1) * self.stride_w + self.kw - (self.w + self.pad_left + self.pad_right))
+
+    @property
+    def is_global(self) -> bool:
+        """One window that covers the plane exactly."""
+        return (self.oh, self.ow, self.kh, self.kw) == (1, 1, self.h, self.w)
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.n, self.c, self.oh, self.ow
+
+    def window_elements(self, include_pad: bool) -> np.ndarray:
+        """int64 (oh, ow): how many elements an average divides by; ``include_pad`` counts the declared padding too."""
+        rows = _covered(self.oh, self.stride_h, self.kh, self.pad_top, self.h, self.pad_bottom if include_pad else None)
+        columns = _covered(
+            self.ow, self.stride_w, self.kw, self.pad_left, self.w, self.pad_right if include_pad else None
+        )
+        return np.outer(rows, columns)
+
+
+@dataclass(frozen=True)
+class MatMulGeometry:
+    """A (batched) matrix product (…, m, k) x (…, k, n) -> (…, m, n); the leading axes broadcast.
+
+    ``transpose_a`` says that x1 is stored (…, k, m), ``transpose_b`` that x2 is stored (…, n, k).
+    """
+
+    m: int
+    n: int
+    k: int
+    batch_shape: Shape = ()
+    a_batch_shape: Shape = ()
+    b_batch_shape: Shape = ()
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    @classmethod
+    def of(
+        cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None, *, fold: bool = False
+    ) -> MatMulGeometry:
+        """From a MatMulV2/BatchMatMulV2 kernel, or from (x1, x2, …) descriptors and the attributes.
+
+        ``fold`` turns a batch of x1 against one shared x2 into a single product with ``batch * m`` rows (plain layout).
+
+        Raises:
+            InferError: ranks, K or batch axes do not fit.
+        """
+        descs, attrs = _operands(source, attrs)
+        shapes = [_at_least_2d(descs[0], "x1"), _at_least_2d(descs[1], "x2")]
+        transpose_a = bool(attrs.get("transpose_x1", attrs.get("adj_x1", False)))
+        transpose_b = bool(attrs.get("transpose_x2", attrs.get("adj_x2", False)))
+        (*a_batch, a_rows, a_columns), (*b_batch, b_rows, b_columns) = shapes
+        m, k = (a_columns, a_rows) if transpose_a else (a_rows, a_columns)
+        k_b, n = (b_columns, b_rows) if transpose_b else (b_rows, b_columns)
+        if k != k_b:
+            raise InferError(
+                "inner sizes of the product differ",
+                code="E14001",
+                expected=f"K of x2 = K of x1 = {k}",
+                got=f"x1 {list(shapes[0])}, x2 {list(shapes[1])}",
+                hint=f"transpose flags are {transpose_a} and {transpose_b}",
+            )
+        batch = broadcast_shapes(tuple(a_batch), tuple(b_batch))
+        if fold and not transpose_a and prod(b_batch) == 1 and tuple(a_batch) == batch:
+            return cls(prod(batch) * m, n, k, transpose_b=transpose_b)
+        return cls(m, n, k, batch, tuple(a_batch), tuple(b_batch), transpose_a, transpose_b)
+
+    @property
+    def batch(self) -> int:
+        """Products to compute."""
+        return prod(self.batch_shape)
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.m * self.n * self.k
+
+    @property
+    def out_shape(self) -> Shape:
+        return *self.batch_shape, self.m, self.n
+
+    def batch_index(self, operand: str) -> np.ndarray:
+        """int64 (batch,): which matrix of operand "a" or "b" each product reads, broadcasting resolved."""
+        shape = self.a_batch_shape if operand == "a" else self.b_batch_shape
+        index = np.arange(prod(shape), dtype=np.int64).reshape(shape)
+        return np.broadcast_to(index, self.batch_shape).ravel()
+
+
+def window_count(
+    size: int,
+    kernel: int,
+    stride: int,
+    pad_begin: int,
+    pad_end: int,
+    dilation: int = 1,
+    *,
+    ceil_mode: bool = False,
+    axis: str = "",
+) -> int:
+    """Windows along one axis. A last window that would start in the end padding is dropped (``ceil_mode``).
+
+    An axis of zero elements gives no window, so that empty batches and images pass through.
+
+    Raises:
+        InferError: the window is larger than the padded axis.
+    """
+    extent = (kernel - 1) * dilation + 1
+    room = size + pad_begin + pad_end - extent
+    if size == 0:
+        return 0
+    count = (-(-room // stride) if ceil_mode else room // stride) + 1
+    if count < 1:
+        raise InferError(
+            f"the window is larger than the padded {axis or 'axis'}",
+            code="E14001",
+            expected=f"window extent <= {size + pad_begin + pad_end}",
+            got=f"{extent} (kernel {kernel}, dilation {dilation})",
+        )
+    if ceil_mode and (count - 1) * stride >= size + pad_begin:
+        count -= 1
+    return count
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int = 1, *, upper: bool = True) -> tuple[int, int]:
+    """(begin, end) of ``auto_pad`` SAME: ceil(size / stride) windows; the odd element goes to the end if ``upper``."""
+    count = -(-size // stride)
+    total = max((count - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    small, large = total // 2, total - total // 2
+    return (small, large) if upper else (large, small)
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The common shape by NumPy's rule: aligned at the right, 1 stretches.
+
+    Raises:
+        InferError: two sizes differ and neither is 1.
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = []
+    for axis in range(-rank, 0):
+        sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
+        if len(sizes) > 1:
+            shown = " and ".join(str(list(shape)) for shape in shapes)
+            raise InferError(
+                f"shapes {shown} do not broadcast",
+                code="E14001",
+                expected="equal sizes or 1",
+                got=f"axis {axis}: {sorted(sizes)}",
+            )
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
+
+
+def normal_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """A non-negative axis.
+
+    Raises:
+        InferError: the axis lies outside the rank.
+    """
+    if not -rank <= axis < max(rank, 1):
+        raise InferError(
+            f"{what} {axis} lies outside the tensor", code="E14001", expected=f"{-rank} to {rank - 1}", got=str(axis)
+        )
+    return axis + rank if axis < 0 else axis
+
+
+def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Sorted non-negative axes. Raises InferError for one outside the rank, or named twice."""
+    result = sorted(normal_axis(axis, rank) for axis in axes)
+    if len(set(result)) != len(result):
+        raise InferError("an axis is named twice", code="E14001", got=str(list(axes)))
+    return tuple(result)
+
+
+def _operands(source: Kernel | Descs, attrs: Mapping[str, Any] | None) -> tuple[Descs, Mapping[str, Any]]:
+    if isinstance(source, Kernel):
+        return source.inputs, source.attrs if attrs is None else attrs
+    return source, attrs or {}
+
+
+def _rank4(desc: TensorDesc | None, port: str) -> Shape:
+    if desc is None or len(desc.origin_shape) != 4:
+        got = "nothing" if desc is None else str(list(desc.origin_shape))
+        raise InferError(
+            "operand is not a stack of images", code="E14001", port=port, expected="four axes N, C, H, W", got=got
+        )
+    return desc.origin_shape
+
+
+def _at_least_2d(desc: TensorDesc | None, port: str) -> Shape:
+    if desc is None or len(desc.origin_shape) < 2:
+        got = "nothing" if desc is None else str(list(desc.origin_shape))
+        raise InferError("operand is not a matrix", code="E14001", port=port, expected="at least two axes", got=got)
+    return desc.origin_shape
+
+
+def _covered(count: int, stride: int, kernel: int, pad_begin: int, size: int, pad_end: int | None) -> np.ndarray:
+    """Elements under each window along one axis; ``pad_end`` None leaves padding out."""
+    first = np.arange(count, dtype=np.int64) * stride - pad_begin
+    if pad_end is None:
+        return np.minimum(first + kernel, size) - np.maximum(first, 0)
+    return np.minimum(first + kernel, size + pad_end) - first
