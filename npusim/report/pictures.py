@@ -1,0 +1,170 @@
+"""Pictures: memory map over time, bytes over time, roofline. Drawn with matplotlib's object interface, no global state.
+
+Colours are a colour-blind-safe set (Okabe-Ito) that also prints in grey; the largest tensors carry their names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metadef.files import atomic_write
+from metadef.program import Program
+from metadef.target import Target
+from npusim.profile import Profile
+from npusim.report.lifetimes import ArenaStory, Life, arena_story
+from npusim.report.table import gm_bytes
+from npusim.report.units import show_bytes, show_us
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#F0E442")
+PEAK_COLOUR = "#D55E00"
+MIB = 1024 * 1024
+
+
+def memory_figure(program: Program) -> Figure:
+    """Arena address against task: a rectangle for every tensor's life; the peak task is marked; below it, live bytes."""
+    story = arena_story(program)
+    figure = _figure(11, 6.5)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    for index, life in enumerate(story.lives):
+        _draw_life(upper, life, COLOURS[index % len(COLOURS)])
+    _label_lives(upper, story, len(program.tasks), program.total_size)
+    upper.axhline(program.total_size / MIB, color="black", linewidth=1)
+    upper.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
+    upper.set_ylabel("arena address (MiB)")
+    upper.set_ylim(0, program.total_size / MIB * 1.04 or 1)
+    saved = program.no_reuse / program.total_size if program.total_size else 1
+    upper.set_title(
+        f"{program.name} on {program.soc}: arena {show_bytes(program.total_size)}, lower bound {show_bytes(program.theory_min)}, "
+        f"without reuse {show_bytes(program.no_reuse)} ({saved:.1f}x)",
+        fontsize=10, loc="left",
+    )  # fmt: skip
+    steps = np.arange(len(story.live_bytes) + 1)
+    lower.stairs(np.asarray(story.live_bytes) / MIB, steps, fill=True, color=COLOURS[1], alpha=0.7)
+    lower.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
+    peak_name = program.tasks[story.peak_task].name if program.tasks else ""
+    note = f"peak {show_bytes(story.peak_bytes)} at task {story.peak_task}: {peak_name}"
+    right = story.peak_task > len(program.tasks) / 2
+    lower.annotate(
+        note, (story.peak_task + 0.5, story.peak_bytes / MIB), xytext=(-6 if right else 6, -10), textcoords="offset points",
+        ha="right" if right else "left", va="top", fontsize=8, color=PEAK_COLOUR,
+    )  # fmt: skip
+    lower.set_ylabel("live (MiB)")
+    lower.set_xlabel("task, in execution order")
+    lower.set_xlim(0, max(1, len(program.tasks)))
+    return figure
+
+
+def _draw_life(axes: Axes, life: Life, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    box = Rectangle(
+        (life.first, life.offset / MIB), life.last - life.first + 1, life.bytes / MIB,
+        facecolor=colour, edgecolor="white", linewidth=0.6, hatch="//" if life.workspace else None,
+    )  # fmt: skip
+    axes.add_patch(box)
+
+
+def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int) -> None:
+    """Name what is large enough to hold its name: wide boxes along, narrow ones upright."""
+    for life in story.lives:
+        share_of_height = life.bytes / max(total_bytes, 1)
+        width = (life.last - life.first + 1) / max(tasks, 1)
+        if share_of_height < 0.035:
+            continue
+        name = life.name if len(life.name) <= 22 else life.name[:21] + "…"
+        upright = width * 150 < len(name)
+        if upright and (share_of_height * 60 < len(name) or width < 0.008):
+            continue
+        axes.text(
+            (life.first + life.last + 1) / 2, (life.offset + life.bytes / 2) / MIB, name, fontsize=6.5,
+            rotation=90 if upright else 0, ha="center", va="center", clip_on=True, color="black",
+        )  # fmt: skip
+
+
+def traffic_figure(profile: Profile) -> Figure:
+    """Bytes over time: what the tasks move through global memory, split into HBM reads, HBM writes and L2."""
+    figure = _figure(11, 4)
+    axes = figure.subplots()
+    edges: list[float] = []
+    rates: dict[str, list[float]] = {"HBM read": [], "HBM write": [], "served by L2": []}
+    for task in profile.tasks:
+        start, length = profile.to_us(task.start_cycles), max(profile.to_us(task.cycles), 1e-9)
+        if edges and start > edges[-1]:
+            for values in rates.values():
+                values.append(0.0)
+            edges.append(start)
+        elif not edges:
+            edges.append(start)
+        served = max(0, gm_bytes(task) - task.hbm_read_bytes - task.hbm_write_bytes)
+        for name, count in (("HBM read", task.hbm_read_bytes), ("HBM write", task.hbm_write_bytes), ("served by L2", served)):
+            rates[name].append(count / length / 1000)
+        edges.append(start + length)
+    base = np.zeros(max(len(edges) - 1, 0))
+    for (name, values), colour in zip(rates.items(), (COLOURS[0], COLOURS[3], COLOURS[1]), strict=True):
+        top = base + np.asarray(values)
+        if len(edges) > 1:
+            axes.stairs(top, edges, baseline=base, fill=True, color=colour, label=name)
+        base = top
+    axes.set_xlabel("time (us)")
+    axes.set_ylabel("traffic (GB/s)")
+    total = sum(gm_bytes(task) for task in profile.tasks)
+    hbm = sum(task.hbm_read_bytes + task.hbm_write_bytes for task in profile.tasks)
+    axes.set_title(
+        f"{profile.name} on {profile.soc}: {show_bytes(total)} between cores and global memory, {show_bytes(hbm)} of it from or to HBM, "
+        f"in {show_us(profile.us)}",
+        fontsize=10, loc="left",
+    )  # fmt: skip
+    axes.legend(loc="upper right", fontsize=8)
+    axes.set_xlim(0, max(profile.us, 1e-9))
+    return figure
+
+
+def roofline_figure(profile: Profile, target: Target) -> Figure:
+    """Achieved arithmetic rate against intensity (operations per byte of global memory), with the chip's roofs."""
+    figure = _figure(9, 6)
+    axes = figure.subplots()
+    tasks = [task for task in profile.tasks if task.flops and gm_bytes(task)]
+    intensity = np.asarray([task.flops / gm_bytes(task) for task in tasks])
+    rate = np.asarray([task.flops / profile.to_us(task.cycles) / 1e6 for task in tasks])
+    kinds = sorted({task.op_type for task in tasks}, key=lambda kind: -sum(task.cycles for task in tasks if task.op_type == kind))
+    share = np.asarray([task.cycles / max(profile.cycles, 1) for task in tasks])
+    for index, kind in enumerate(kinds):
+        chosen = np.asarray([task.op_type == kind for task in tasks])
+        colour = COLOURS[index % len(COLOURS)]
+        axes.scatter(intensity[chosen], rate[chosen], s=20 + 1500 * share[chosen], color=colour, alpha=0.75, edgecolors="black", linewidths=0.4, label=kind)
+    low = min(intensity.min(initial=1) / 3, 0.1)
+    high = max(intensity.max(initial=1) * 5, 2000)
+    line = np.geomspace(low, high, 200)
+    peak = target.peak_tflops
+    for label, bandwidth, style in (("HBM", target.hbm_tb_per_s, "-"), ("L2", target.l2_tb_per_s, "--")):
+        axes.plot(line, np.minimum(line * bandwidth, peak), style, color="black", linewidth=1.2, label=f"{label} {bandwidth:.2f} TB/s, cube fp16 {peak:.0f} TFLOPS")
+    for index in np.argsort(share)[::-1][:5]:
+        axes.annotate(tasks[index].name[:28], (intensity[index], rate[index]), fontsize=7, xytext=(6, 4), textcoords="offset points")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations per byte of global memory")
+    axes.set_ylabel("achieved TFLOPS")
+    axes.set_title(f"{profile.name} on {profile.soc}: roofline; the area of a dot is the task's share of time", fontsize=10, loc="left")
+    axes.grid(True, which="major", alpha=0.3)
+    legend = axes.legend(loc="lower right", fontsize=8)
+    for handle in legend.legend_handles[: len(kinds)]:
+        handle.set_sizes([40])
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a PNG at 140 dots per inch. Raises UsageError if it cannot be written."""
+    return atomic_write(path, lambda stream: figure.savefig(stream, format="png", dpi=140))
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
