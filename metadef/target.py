@@ -1,0 +1,310 @@
+"""Target: what a chip is, as one immutable value. The chip enters compiler and simulator only through it.
+
+Constants come from ``targets/*.yaml``; each leaf is ``{value, source, sure}``. A file may inherit from another and
+state only what differs; users pass the path of their own file to :func:`load_target`. A target compares and hashes by
+its name and the hash of its constants, so costs may be memoised per target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from metadef.dtype import DType
+from metadef.error import Problem, TargetError, near_misses, suggest
+
+SURENESS = ("measured", "vendor", "inferred", "unknown")
+DEFAULT_SOC = "Ascend910B3"
+_HERE = Path(__file__).parent / "targets"
+_LEAF_KEYS = {"value", "source", "sure"}
+_REQUIRED_GROUPS = (
+    "cores",
+    "numerics",
+    "buffers",
+    "cube",
+    "paths",
+    "memory",
+    "alignment",
+    "launch",
+    "sync",
+    "vector",
+    "energy",
+)
+
+
+def known_targets() -> list[str]:
+    """Names of the chips that come with the package, sorted."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def load_target(soc: str) -> Target:
+    """The chip of that name, or of the YAML file at that path.
+
+    Raises:
+        TargetError: the name is unknown or means several parts, or the file is wrong (all faults at once).
+    """
+    if soc.endswith((".yaml", ".yml")) or "/" in soc:
+        return _load_path(Path(soc))
+    return _load_name(soc)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One constant with where it comes from and how sure it is (one of ``SURENESS``)."""
+
+    value: Any
+    source: str
+    sure: str
+
+
+@dataclass(frozen=True)
+class DataPath:
+    """A DMA path: a transfer holds its pipe for max(issue, bytes / rate); data is there ``latency_cycles`` later."""
+
+    name: str
+    latency_cycles: int
+    issue_cycles: int
+    bytes_per_cycle: float
+    burst_cycles: int
+    request_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A chip. ``constants`` maps dotted keys (``paths.GM->UB.latency_cycles``) to :class:`Constant`.
+
+    Rates are bytes per core-clock cycle and core unless the key says ``tb_s`` (10^12 bytes per second, whole chip).
+    """
+
+    soc: str
+    family: str
+    content_hash: str
+    constants: Mapping[str, Constant]
+    coupled: bool
+    has_fixpipe: bool
+    cube_cores: int
+    vector_cores: int
+    clock_mhz: float
+    overflow: str
+    buffer_bytes: Mapping[str, int]
+    granule_bytes: Mapping[str, int]
+    cube_dtypes: frozenset[DType]
+    paths: Mapping[str, DataPath] = field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Target) and (self.soc, self.content_hash) == (other.soc, other.content_hash)
+
+    def __hash__(self) -> int:
+        return hash((self.soc, self.content_hash))
+
+    def value(self, key: str) -> Any:
+        """A constant by dotted key.
+
+        Raises:
+            TargetError: this chip has no such constant.
+        """
+        constant = self.constants.get(key)
+        if constant is None:
+            raise TargetError(f"{self.soc} has no constant '{key}'", hint=suggest(key, self.constants))
+        return constant.value
+
+    def c0(self, dtype: DType) -> int:
+        """Channel block of blocked formats, in elements."""
+        return int(self.value("numerics.c0").get(dtype.label, 32 // dtype.bytes))
+
+    def fractal_k(self, dtype: DType) -> int:
+        """K extent of one cube fractal, in elements. Raises TargetError if the cube cannot multiply the type."""
+        return int(self._of_cube("cube.fractal_k", dtype))
+
+    def macs_per_cycle(self, dtype: DType) -> int:
+        """Multiply-accumulates per cycle of one core. Raises TargetError if the cube cannot multiply the type."""
+        return int(self._of_cube("cube.macs_per_cycle", dtype))
+
+    def fractal_cycles(self, dtype: DType) -> int:
+        """Cycles of one 16 x 16 x fractal_k product."""
+        return max(1, 256 * self.fractal_k(dtype) // self.macs_per_cycle(dtype))
+
+    def _of_cube(self, key: str, dtype: DType) -> int:
+        table = self.value(key)
+        if dtype.label not in table:
+            advice = "use --precision fp16" if dtype is DType.FLOAT else "cast the operands"
+            raise TargetError(
+                f"the cube of {self.soc} does not multiply {dtype.label}",
+                expected=", ".join(table),
+                got=dtype.label,
+                hint=advice,
+            )
+        return table[dtype.label]
+
+    def path(self, name: str) -> DataPath:
+        """A DMA path such as ``GM->UB``. Raises TargetError if the chip lacks it."""
+        if name not in self.paths:
+            raise TargetError(f"{self.soc} has no path '{name}'", hint=suggest(name, self.paths))
+        return self.paths[name]
+
+    def vector_instruction(self, mnemonic: str, width_bytes: int) -> tuple[int, int]:
+        """Cycles of (the first 256-byte repeat, each further one) for elements of 2 or 4 bytes.
+
+        Raises:
+            TargetError: the instruction is not in the table.
+        """
+        table = self.value(f"vector.instructions.{mnemonic}")
+        first, further = table[4 if width_bytes >= 4 else 2]
+        return int(first), int(further)
+
+    @property
+    def vector_mnemonics(self) -> list[str]:
+        """Instructions of the vector table, sorted."""
+        head = "vector.instructions."
+        return sorted(key.removeprefix(head) for key in self.constants if key.startswith(head))
+
+    @property
+    def hbm_bytes_per_cycle(self) -> float:
+        """What global memory sustains for all cores together, reads and writes."""
+        rate = self.value("memory.hbm_nominal_tb_s") * self.value("memory.hbm_efficiency")
+        return rate * 1e6 / self.clock_mhz
+
+    @property
+    def l2_bytes_per_cycle(self) -> float:
+        """What L2 serves to all cores together."""
+        return self.value("memory.l2_tb_s") * 1e6 / self.clock_mhz
+
+    def cores(self, on_cube: bool) -> int:
+        """Cores that run a cube or a vector kernel."""
+        return self.cube_cores if on_cube else self.vector_cores
+
+    def cycles(self, us: float) -> int:
+        """Core cycles of a time in microseconds."""
+        return round(us * self.clock_mhz)
+
+
+@cache
+def _load_name(soc: str) -> Target:
+    known = known_targets()
+    if soc in known:
+        return _load_path(_HERE / f"{soc}.yaml")
+    if soc.lower() == "ascend910b":
+        raise TargetError(
+            "'Ascend910B' names a first-generation part with 30 cores (910A family), not the A2 generation",
+            expected="Ascend910B1, Ascend910B2, Ascend910B3 or Ascend910B4",
+            got=soc,
+            hint=f"name the part, as npu-smi prints it; here there are {', '.join(known)}",
+        )
+    close = near_misses(soc, known)
+    hint = suggest(soc, known) + (f" known: {', '.join(known)};" if close else ";")
+    raise TargetError(f"unknown chip '{soc}'", got=soc, hint=hint + " a path to your own YAML file works too")
+
+
+def _load_path(path: Path) -> Target:
+    tree = _read(path, ())
+    constants: dict[str, Constant] = {}
+    problems: list[Problem] = []
+    _flatten(tree, "", constants, problems, str(path))
+    problems += [
+        Problem(f"{path}: group '{group}' is missing", hint="inherit from a complete file, such as Ascend910B1")
+        for group in _REQUIRED_GROUPS
+        if group not in tree
+    ]
+    if problems:
+        raise TargetError(problems)
+    try:
+        return _build(tree, constants)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TargetError(f"{path}: {error!r} is missing or wrong", hint="compare with Ascend910B1.yaml") from error
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """The file's tree laid over its ancestors'."""
+    import yaml
+
+    if path in seen:
+        raise TargetError(f"{path} inherits from itself", got=" -> ".join(map(str, (*seen, path))))
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise TargetError(
+            f"cannot read the chip file {path}", got=str(error), hint=f"known chips: {', '.join(known_targets())}"
+        ) from None
+    if not isinstance(tree, dict):
+        raise TargetError(f"{path} is no mapping", expected="groups of constants", got=type(tree).__name__)
+    parent = tree.pop("inherits", None)
+    if parent is None:
+        return tree
+    beside = path.parent / f"{parent}.yaml"
+    return _merge(_read(beside if beside.exists() else _HERE / f"{parent}.yaml", (*seen, path)), tree)
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, item in over.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(item, dict) and "value" not in item:
+            merged[key] = _merge(old, item)
+        else:
+            merged[key] = item
+    return merged
+
+
+def _flatten(
+    tree: Mapping[str, Any], prefix: str, into: dict[str, Constant], problems: list[Problem], place: str
+) -> None:
+    for key, item in tree.items():
+        name = f"{prefix}{key}"
+        if not prefix and not isinstance(item, dict):
+            continue
+        if not isinstance(item, dict):
+            problems.append(Problem(f"{place}: '{name}' is bare", expected="{value, source, sure}", got=repr(item)))
+        elif "value" not in item:
+            _flatten(item, f"{name}.", into, problems, place)
+        elif set(item) != _LEAF_KEYS or item["sure"] not in SURENESS:
+            problems.append(
+                Problem(
+                    f"{place}: '{name}' needs value, source and sure",
+                    expected=" or ".join(SURENESS),
+                    got=str(item.get("sure")),
+                )
+            )
+        else:
+            into[name] = Constant(item["value"], str(item["source"]), item["sure"])
+
+
+def _build(tree: Mapping[str, Any], constants: Mapping[str, Constant]) -> Target:
+    def value(key: str) -> Any:
+        return constants[key].value
+
+    def group(name: str) -> dict[str, int]:
+        return {
+            key.removeprefix(f"{name}."): int(item.value)
+            for key, item in constants.items()
+            if key.startswith(f"{name}.")
+        }
+
+    paths = {
+        name: DataPath(name, *(value(f"paths.{name}.{part}") for part in list(DataPath.__annotations__)[1:]))
+        for name in tree["paths"]
+    }
+    if value("numerics.overflow") not in ("inf", "saturate"):
+        raise ValueError("numerics.overflow must be 'inf' or 'saturate'")
+    text = json.dumps({key: item.value for key, item in constants.items()}, sort_keys=True, default=str)
+    return Target(
+        soc=str(tree["soc"]),
+        family=str(tree.get("family", "")),
+        content_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        constants=MappingProxyType(dict(constants)),
+        coupled=bool(value("cores.coupled")),
+        has_fixpipe=bool(value("cores.fixpipe")),
+        cube_cores=int(value("cores.cube")),
+        vector_cores=int(value("cores.vector")),
+        clock_mhz=float(value("cores.clock_mhz")),
+        overflow=value("numerics.overflow"),
+        buffer_bytes=MappingProxyType(group("buffers")),
+        granule_bytes=MappingProxyType(group("granules")),
+        cube_dtypes=frozenset(DType.parse(label) for label in value("cube.macs_per_cycle")),
+        paths=MappingProxyType(paths),
+    )

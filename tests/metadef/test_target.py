@@ -1,0 +1,72 @@
+"""Targets: inheritance, errors that name the part, hashing, and that every constant states where it comes from."""
+
+import pytest
+
+from metadef.dtype import DType
+from metadef.error import TargetError
+from metadef.target import DEFAULT_SOC, SURENESS, known_targets, load_target
+
+
+@pytest.mark.parametrize("soc", known_targets())
+def test_constants_state_source_and_sureness(soc):
+    target = load_target(soc)
+    assert target.soc == soc
+    assert all(item.source and item.sure in SURENESS for item in target.constants.values())
+    assert {"L1", "L0A", "L0B", "L0C", "UB", "BT"} <= set(target.buffer_bytes)
+
+
+def test_published_facts():
+    b1, b3, p3 = (load_target(name) for name in ("Ascend910B1", DEFAULT_SOC, "Ascend310P3"))
+    assert (b1.cube_cores, b1.vector_cores, b1.clock_mhz) == (24, 48, 1850)
+    assert (b3.cube_cores, b3.vector_cores, b3.clock_mhz) == (20, 40, 1800)
+    assert (p3.coupled, p3.has_fixpipe, p3.overflow) == (True, False, "saturate")
+    assert (b3.coupled, b3.has_fixpipe, b3.overflow) == (False, True, "inf")
+    assert b3.buffer_bytes == b1.buffer_bytes and p3.buffer_bytes["L1"] == 1 << 20
+    peak = b1.cube_cores * 2 * b1.macs_per_cycle(DType.FLOAT16) * b1.clock_mhz * 1e6
+    assert peak == pytest.approx(364e12, rel=0.01)
+    assert b1.hbm_bytes_per_cycle * b1.clock_mhz * 1e6 == pytest.approx(1.49e12, rel=0.01)
+
+
+def test_channel_blocks_and_cube_types():
+    b3, p3 = load_target("Ascend910B3"), load_target("Ascend310P3")
+    assert [b3.c0(item) for item in (DType.FLOAT, DType.FLOAT16, DType.INT8)] == [8, 16, 32]
+    assert p3.c0(DType.FLOAT) == 16
+    assert b3.fractal_cycles(DType.FLOAT16) == 1 and b3.fractal_cycles(DType.FLOAT) == 2
+    with pytest.raises(TargetError, match="--precision fp16"):
+        p3.macs_per_cycle(DType.FLOAT)
+
+
+def test_ascend910b_asks_which_part():
+    with pytest.raises(TargetError) as caught:
+        load_target("Ascend910B")
+    text = str(caught.value)
+    assert "30 cores" in text and all(f"Ascend910B{digit}" in text for digit in "1234")
+
+
+def test_unknown_name_has_near_misses():
+    with pytest.raises(TargetError, match="did you mean 'Ascend310P3'"):
+        load_target("Ascend310P")
+
+
+def test_own_file_inherits_and_hashes_by_content(tmp_path):
+    path = tmp_path / "Mine.yaml"
+    text = "inherits: Ascend910B3\nsoc: Mine\ncores:\n  cube: {value: 10, source: test, sure: unknown}\n"
+    path.write_text(text)
+    mine, again = load_target(str(path)), load_target(str(path))
+    assert mine.cube_cores == 10 and mine.vector_cores == 40
+    assert mine == again and hash(mine) == hash(again)
+    path.write_text(text.replace("value: 10", "value: 11"))
+    assert load_target(str(path)) != mine
+
+
+def test_faults_of_a_file_come_together(tmp_path):
+    path = tmp_path / "Bad.yaml"
+    path.write_text("inherits: Ascend910B3\ncores:\n  cube: 3\n  vector: {value: 1, source: x, sure: surely}\n")
+    with pytest.raises(TargetError) as caught:
+        load_target(str(path))
+    assert len(caught.value.problems) == 2
+
+
+def test_missing_constant_is_named():
+    with pytest.raises(TargetError, match=r"memory\.l2_bytes"):
+        load_target("Ascend910B1").value("memory.l2_byte")
