@@ -80,6 +80,45 @@ def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions
     return load_onnx(source, shapes=options.shapes or None, dims=options.dims or None)
 
 
+@dataclass
+class Scheduled:
+    """The front half of the road: a graph after all passes and its schedule, not yet placed in memory."""
+
+    graph: Graph
+    schedule: Schedule
+    report: PassReport
+    target: Target
+    stage_seconds: dict[str, float]
+
+
+def schedule_model(
+    source: str | Path | bytes | Graph | Any, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
+) -> Scheduled:
+    """Parse, legalise, run the passes and select kernels. Arguments and errors as in :func:`compile_model`."""
+    from metadef.legalize import legalize
+    from metadef.passes import PassOptions, run_pipeline
+    from metadef.select import select
+
+    options = options or CompileOptions()
+    hook = on_stage or _ignore
+    seconds: dict[str, float] = {}
+    target = load_target(options.soc)
+    with _timed(seconds, "parse"):
+        graph = load_graph(source, options)
+    hook("parse", graph)
+    if graph.dialect != "ascend":
+        with _timed(seconds, "legalize"):
+            graph = legalize(graph, target)
+        hook("legalize", graph)
+    with _timed(seconds, "passes"):
+        pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes, check=options.check)
+        report = run_pipeline(graph, target, pass_options, on_pass=hook)
+    with _timed(seconds, "select"):
+        schedule = select(graph, target)
+    hook("select", schedule)
+    return Scheduled(graph, schedule, report, target, seconds)
+
+
 def compile_model(
     source: str | Path | bytes | Graph | Any, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
 ) -> Compilation:
@@ -95,39 +134,26 @@ def compile_model(
     Raises:
         LabError: any of its families; see ``metadef.error``.
     """
-    from metadef.legalize import legalize
     from metadef.lower import lower
     from metadef.memory import check_plan, plan_memory
-    from metadef.passes import PassOptions, run_pipeline
-    from metadef.select import select
 
     options = options or CompileOptions()
-    hook = on_stage or (lambda name, value: None)
-    seconds: dict[str, float] = {}
-    target = load_target(options.soc)
-
-    with _timed(seconds, "parse"):
-        graph = load_graph(source, options)
-    hook("parse", graph)
-    if graph.dialect != "ascend":
-        with _timed(seconds, "legalize"):
-            graph = legalize(graph, target)
-        hook("legalize", graph)
-    with _timed(seconds, "passes"):
-        pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes, check=options.check)
-        report = run_pipeline(graph, target, pass_options, on_pass=hook)
-    with _timed(seconds, "select"):
-        schedule = select(graph, target)
-    hook("select", schedule)
+    hook = on_stage or _ignore
+    front = schedule_model(source, options, on_stage=hook)
+    graph, schedule, seconds = front.graph, front.schedule, front.stage_seconds
     with _timed(seconds, "plan"):
         plan = plan_memory(schedule, capacity=options.capacity_bytes, inplace=options.inplace, reuse=options.reuse)
         check_plan(schedule, plan)
     hook("plan", plan)
     with _timed(seconds, "lower"):
-        program, weights = lower(graph, schedule, plan, target, options.precision)
+        program, weights = lower(graph, schedule, plan, front.target, options.precision)
     hook("lower", program)
-    model = Model(name=graph.name, soc=target.soc, graph=graph, weights=weights, programs={"": program}, attrs={})
-    return Compilation(model, graph, schedule, plan, report, target, options, seconds)
+    model = Model(name=graph.name, soc=front.target.soc, graph=graph, weights=weights, programs={"": program}, attrs={})
+    return Compilation(model, graph, schedule, plan, front.report, front.target, options, seconds)
+
+
+def _ignore(name: str, value: Any) -> None:
+    """The hook of callers that do not watch the stages."""
 
 
 @contextmanager

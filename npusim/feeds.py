@@ -1,0 +1,59 @@
+"""Inputs for a run: read from ``.npy`` files, or generated from a seed where the user gives none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metadef.error import UsageError
+
+
+def read_array(name: str, path: str | Path) -> np.ndarray:
+    """An array from a ``.npy`` file.
+
+    Raises:
+        UsageError: the file is missing, truncated or not a NumPy array (pickles are refused).
+    """
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read input '{name}'", got=f"{path}: {error}", hint="save it with numpy.save") from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"input '{name}' wants one array", got=f"{path} is an archive of several", hint="save it with numpy.save")
+    return array
+
+
+def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
+    """An array for every input (objects with ``name``, ``shape`` and ``dtype``).
+
+    Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related as in
+    photographs; other floats are normal; integers are small and not negative.
+    """
+    rng = np.random.default_rng(seed)
+    return {item.name: _generate(rng, tuple(item.shape), np.dtype(item.dtype)) for item in inputs}
+
+
+def _generate(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0, 10, shape).astype(dtype)
+    if len(shape) == 4:
+        return _picture(rng, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _picture(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    *lead, height, width = shape
+    total = np.zeros(shape)
+    cells = [size for size in (4, 8, 16, 32, 64) if size <= max(height, width)] or [1]
+    for size in cells:
+        rows, columns = min(size, height), min(size, width)
+        coarse = rng.standard_normal((*lead, rows, columns))
+        row_of = np.arange(height) * rows // max(height, 1)
+        column_of = np.arange(width) * columns // max(width, 1)
+        total += coarse[..., row_of[:, None], column_of]
+    return total / np.sqrt(len(cells))
