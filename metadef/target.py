@@ -175,6 +175,21 @@ class Target:
         """What L2 serves to all cores together."""
         return self.value("memory.l2_tb_s") * 1e6 / self.clock_mhz
 
+    @property
+    def hbm_tb_per_s(self) -> float:
+        """Sustained bandwidth of global memory behind L2, 10^12 bytes per second."""
+        return self.hbm_bytes_per_cycle * self.clock_mhz / 1e6
+
+    @property
+    def l2_tb_per_s(self) -> float:
+        """Bandwidth of L2 for all cores together, 10^12 bytes per second."""
+        return self.l2_bytes_per_cycle * self.clock_mhz / 1e6
+
+    @property
+    def peak_tflops(self) -> float:
+        """Peak of the cubes in fp16, 10^12 operations per second (a multiply-add counts two)."""
+        return 2 * self.macs_per_cycle(DType.FLOAT16) * self.cube_cores * self.clock_mhz / 1e6
+
     def cores(self, on_cube: bool) -> int:
         """Cores that run a cube or a vector kernel."""
         return self.cube_cores if on_cube else self.vector_cores
