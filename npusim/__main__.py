@@ -1,0 +1,5 @@
+"""``python -m npusim``: the command line."""
+
+from npusim.cli import main
+
+main()
