@@ -198,7 +198,7 @@ class Graph:
         self.revision += 1
 
     def remove_node(self, node: Node) -> None:
-        """Take out a node whose outputs nobody reads. Raises ContractError if somebody does."""
+        """Take out a node whose outputs nobody reads; its results lose their producer. Raises ContractError if somebody does."""
         for tensor in node.outputs:
             if tensor.uses or tensor in self.outputs:
                 raise ContractError(f"cannot remove '{node.name}': '{tensor.name}' is still read")
@@ -206,6 +206,8 @@ class Graph:
             tensor = node.inputs[slot]
             if tensor is not None:
                 tensor.uses.remove((node, slot))
+        for tensor in node.outputs:
+            tensor.producer = None
         self.nodes.remove(node)
         self.revision += 1
 
