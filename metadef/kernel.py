@@ -1,7 +1,7 @@
 """What a step computes and how the device runs it: the value that Schedule and Program share.
 
-A :class:`Kernel` holds no addresses. It is enough to derive the instruction streams of every core (``metadef.cost``), to
-recompute the result with the operator's reference, and to choose a host plan (``npusim.kernels``).
+A :class:`Kernel` holds no addresses. It is enough to derive the instruction streams of every core (``metadef.cost``),
+to recompute the result with the operator's reference, and to choose a host plan (``npusim.kernels``).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Buffer:
 class CubeTile:
     """Tiling of a cube kernel, in elements of the GEMM view (batch, M, N, K).
 
-    The work is split into ``split_batch * split_m * split_n * split_k`` pieces dealt to ``block_dim`` cores. ``m0, n0, k0``
-    is the L0 tile; ``k1`` is how much of K one L1 load covers; ``resident`` names what stays in L1 ("", "a", "b", "a_panel",
-    "b_panel").
+    The work is split into ``split_batch * split_m * split_n * split_k`` pieces dealt to ``block_dim`` cores. ``m0, n0,
+    k0`` is the L0 tile; ``k1`` is how much of K one L1 load covers; ``resident`` names what stays in L1 ("", "a", "b",
+    "a_panel", "b_panel").
     """
 
     m0: int
@@ -94,7 +94,11 @@ Tile = CubeTile | VectorTile
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operator bound to formats, algorithm, tile and cores. ``inputs`` follow the node's inputs, extra epilogue operands last."""
+    """An operator bound to formats, algorithm, tile and cores. ``inputs`` follow the node's inputs, extra epilogue
+    operands last.
+
+    ``opset`` is the version a framework node (``domain`` not "ascend") means; 0 for Ascend operators.
+    """
 
     op_type: str
     engine: Engine
@@ -107,3 +111,4 @@ class Kernel:
     block_dim: int = 1
     domain: str = "ascend"
     reason: str = ""
+    opset: int = 0

@@ -1,0 +1,274 @@
+"""The device's memory: one flat address space on the host, with a checked way in and out.
+
+Weights are the model file's own bytes, mapped read-only; arena, inputs and outputs are one zeroed, page-aligned buffer
+behind them. Host plans turn device addresses into host addresses once, when a program is loaded; everything else goes
+through operands, which know region, address, format and element type.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.error import ContractError, DeviceFault, Problem, UsageError, suggest
+from metadef.format import pack, unpack
+from metadef.program import Binding, Operand, Program, Region, Span, Task
+
+POISON = 0x7FF7
+"""Fill of unwritten memory, as a 16-bit pattern: a NaN when read as float16, float32 or float64."""
+
+
+class Device:
+    """Memory of one loaded program.
+
+    Args:
+        program: says how large the regions are and where tensors lie.
+        weights: the weights region as bytes (uint8), a memory map or an array; it must hold ``program.weights_bytes``.
+
+    Raises:
+        ContractError: the weights are too short, or an operand lies outside its region or on an impossible address.
+    """
+
+    def __init__(self, program: Program, weights: np.ndarray) -> None:
+        if weights.nbytes < program.weights_bytes:
+            raise ContractError(
+                "the weights region is too short",
+                expected=f"{program.weights_bytes} bytes",
+                got=f"{weights.nbytes} bytes",
+                hint="the model file is truncated; compile it again",
+            )
+        self.program = program
+        self.weights = weights.view(np.uint8).reshape(-1)[: program.weights_bytes]
+        self.memory = page_buffer(program.arena_bytes + program.io_bytes)
+        self._weights_host = self.weights.ctypes.data
+        self._memory_host = self.memory.ctypes.data
+        _check_operands(program)
+
+    # -- addresses ------------------------------------------------------------------------------------------------
+
+    def host_address(self, address: int) -> int:
+        """Host address of a device address. Raises DeviceFault outside the address space."""
+        base = self.program.weights_bytes
+        if 0 <= address < base:
+            return self._weights_host + address
+        if base <= address <= self.program.memory_bytes:
+            return self._memory_host + address - base
+        raise DeviceFault(f"address {address:#x} is outside the device's {self.program.memory_bytes:#x} bytes")
+
+    def bytes_at(self, address: int, size: int) -> np.ndarray:
+        """A view of ``size`` bytes; read-only in the weights region. Raises DeviceFault outside the address space."""
+        base, end = self.program.weights_bytes, self.program.memory_bytes
+        if address >= 0 and address + size <= base:
+            return self.weights[address : address + size]
+        if base <= address and address + size <= end:
+            return self.memory[address - base : address - base + size]
+        raise DeviceFault(f"bytes {address:#x}..{address + size:#x} cross the borders of the device's regions")
+
+    def read_tensor(self, operand: Operand) -> np.ndarray:
+        """The operand's storage array: a view of device memory in its storage shape (bfloat16 as uint16)."""
+        raw = self.bytes_at(operand.address, operand.payload_bytes)
+        return raw.view(operand.desc.dtype.numpy).reshape(operand.desc.shape)
+
+    def read_origin(self, operand: Operand) -> np.ndarray:
+        """The operand in its framework shape; a copy where the storage format differs, else a view."""
+        return unpack(self.read_tensor(operand), operand.desc)
+
+    def write_tensor(self, operand: Operand, storage: np.ndarray) -> None:
+        """Overwrite an operand with an array of its storage shape and element type. Raises DeviceFault for weights."""
+        if operand.region is Region.WEIGHTS:
+            raise DeviceFault(f"tensor '{operand.name}' lies in the read-only weights region")
+        self.read_tensor(operand)[...] = storage
+
+    # -- in and out -----------------------------------------------------------------------------------------------
+
+    def copy_in(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Check all feeds, then copy them to the device.
+
+        Raises:
+            UsageError: unknown or missing names, wrong shapes or element types; all of them at once.
+        """
+        arrays = checked_feeds(self.program.inputs, feeds)
+        for binding in self.program.inputs:
+            self.write_tensor(binding.operand, pack(arrays[binding.name], binding.operand.desc))
+
+    def copy_out(self, names: Iterable[str] | None = None) -> list[np.ndarray]:
+        """Copies of outputs in framework shape, by public name (all, in the model's order, when None).
+
+        Raises:
+            UsageError: no output has that name.
+        """
+        by_name = {binding.name: binding for binding in self.program.outputs}
+        wanted = list(by_name) if names is None else list(names)
+        check_output_names(wanted, by_name)
+        return [self.read_origin(by_name[name].operand).copy() for name in wanted]
+
+    # -- checked mode ---------------------------------------------------------------------------------------------
+
+    def poison_arena(self) -> None:
+        """Fill the arena with the poison pattern, so that a read of unwritten memory shows as NaN or as a fault."""
+        self.memory[: self.program.arena_bytes & ~1].view(np.uint16)[...] = POISON
+
+    def poison_results(self, task: Task) -> None:
+        """Poison what a task is about to write, unless it lies on something the task reads (in-place, views)."""
+        reads = [Span(item.address, item.payload_bytes) for item in task.inputs if item is not None]
+        writes = [Span(item.address, item.payload_bytes) for item in task.outputs]
+        for span in (*writes, *task.workspaces):
+            if not any(_overlap(span, other) for other in reads):
+                raw = self.bytes_at(span.address, span.bytes & ~1)
+                raw.view(np.uint16)[...] = POISON
+
+    def check_reads(self, task: Task) -> None:
+        """Raises DeviceFault if a task is about to read memory that nothing has written, naming task and tensor."""
+        for slot, operand in enumerate(task.inputs):
+            if operand is None or operand.region is not Region.ARENA:
+                continue
+            count = _poisoned(self.read_tensor(operand), operand.desc.dtype)
+            if count:
+                raise DeviceFault(
+                    f"{task.kernel.op_type} reads memory that no task has written",
+                    node=task.name,
+                    port=f"input {slot} ('{operand.name}')",
+                    got=f"{count} of {operand.payload_bytes // operand.desc.dtype.bytes} elements unwritten",
+                    hint="the plan let two live tensors share memory, or the producer left part of its result out",
+                )
+
+
+def page_buffer(size_bytes: int) -> np.ndarray:
+    """Zeroed uint8 memory on its own pages; pages take up physical memory when they are first touched."""
+    if size_bytes == 0:
+        return np.zeros(0, np.uint8)
+    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
+
+
+def release_pages(array: np.ndarray) -> None:
+    """Let the system drop the resident pages of a file-mapped array; it reads them again when they are touched.
+
+    Arrays that no file stands behind are left alone.
+    """
+    mapped = _mapping_of(array)
+    if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
+    """The file map an array is a view of, or None (anonymous memory has no file to read the pages from again)."""
+    holder: object = array
+    while isinstance(holder, np.ndarray | memoryview):
+        if isinstance(holder, np.memmap):
+            return getattr(holder, "_mmap", None)
+        holder = holder.base if isinstance(holder, np.ndarray) else holder.obj
+    return None
+
+
+def checked_feeds(bindings: Iterable[Binding], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Feeds as arrays in the bindings' element types; strided and foreign-endian arrays are taken as they are.
+
+    Raises:
+        UsageError: unknown or missing names, wrong shapes or element types; all of them at once.
+    """
+    wanted = {binding.name: binding for binding in bindings}
+    problems = [
+        Problem(f"the model has no input '{name}'", hint=suggest(name, wanted)) for name in feeds if name not in wanted
+    ]
+    arrays = {}
+    for name, binding in wanted.items():
+        if name not in feeds:
+            expected = _described(binding.operand)
+            problems.append(Problem("an input is missing", port=name, expected=expected, hint=f"feed '{name}'"))
+            continue
+        array = np.asarray(feeds[name])
+        problem = _feed_problem(binding, array)
+        if problem is not None:
+            problems.append(problem)
+        arrays[name] = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    if problems:
+        raise UsageError(problems)
+    return arrays
+
+
+def check_output_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises UsageError naming every output that does not exist, with near misses."""
+    known = list(known)
+    problems = [
+        Problem(f"the model has no output '{name}'", hint=suggest(name, known)) for name in names if name not in known
+    ]
+    if problems:
+        raise UsageError(problems)
+
+
+def _feed_problem(binding: Binding, array: np.ndarray) -> Problem | None:
+    operand = binding.operand
+    expected, got = _described(operand), f"{array.dtype.name}{list(array.shape)}"
+    dtype = operand.desc.dtype
+    label = "bfloat16" if dtype is DType.BF16 else dtype.numpy.name
+    if array.dtype.name != label and not (dtype is DType.BF16 and array.dtype == np.uint16):
+        hint = f"convert it: array.astype('{label}')"
+        return Problem("a feed has the wrong element type", port=binding.name, expected=expected, got=got, hint=hint)
+    if array.shape != operand.desc.origin_shape:
+        hint = "the program is compiled for this shape; compile again with shapes={name: …} or dims={…} for another one"
+        return Problem("a feed has the wrong shape", port=binding.name, expected=expected, got=got, hint=hint)
+    return None
+
+
+def _described(operand: Operand) -> str:
+    return f"{operand.desc.dtype.label}{list(operand.desc.origin_shape)}"
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one.address < other.address + other.bytes and other.address < one.address + one.bytes
+
+
+def _poisoned(storage: np.ndarray, dtype: DType) -> int:
+    """Unwritten elements. Integers may hold the pattern by right, so only runs of eight such bytes count there."""
+    raw = np.ascontiguousarray(storage).reshape(-1).view(np.uint8)
+    granule = storage.dtype.itemsize if dtype.is_float else 8
+    whole = raw[: raw.size // granule * granule].view(f"u{granule}")
+    pattern = np.frombuffer(np.uint16(POISON).tobytes() * 4, f"u{granule}")[0]
+    return int(np.count_nonzero(whole == pattern)) * (granule // storage.dtype.itemsize)
+
+
+def _check_operands(program: Program) -> None:
+    limits = {
+        Region.WEIGHTS: (0, program.weights_bytes),
+        Region.ARENA: (program.arena_base, program.io_base),
+        Region.IO: (program.io_base, program.memory_bytes),
+    }
+    problems = []
+    for task in program.tasks:
+        for operand in (*task.inputs, *task.outputs):
+            if operand is not None:
+                problems += _operand_problems(operand, limits[operand.region], task.name)
+        for span in task.workspaces:
+            if not program.arena_base <= span.address <= span.address + span.bytes <= program.io_base:
+                problems.append(
+                    Problem("a workspace lies outside the arena", node=task.name, got=f"{span.address:#x}+{span.bytes}")
+                )
+    for binding in (*program.inputs, *program.outputs):
+        problems += _operand_problems(binding.operand, limits[binding.operand.region], "")
+    if problems:
+        raise ContractError(problems)
+
+
+def _operand_problems(operand: Operand, limits: tuple[int, int], node: str) -> list[Problem]:
+    first, end = limits
+    problems = []
+    if not first <= operand.address <= operand.address + operand.payload_bytes <= end:
+        text = f"'{operand.name}' lies outside the {operand.region.value} region"
+        got = f"{operand.address:#x}+{operand.payload_bytes}"
+        problems.append(Problem(text, node=node, expected=f"{first:#x}..{end:#x}", got=got))
+    if operand.payload_bytes != operand.desc.payload_bytes:
+        text = f"'{operand.name}' has the wrong size"
+        expected, got = f"{operand.desc.payload_bytes} bytes", f"{operand.payload_bytes} bytes"
+        problems.append(Problem(text, node=node, expected=expected, got=got))
+    if operand.address % operand.desc.dtype.bytes:
+        text = f"'{operand.name}' lies on an address that is not a multiple of its element size"
+        problems.append(Problem(text, node=node, got=f"{operand.address:#x}"))
+    return problems

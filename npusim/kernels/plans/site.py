@@ -1,0 +1,91 @@
+"""What a planner function sees of a task: host addresses, constants, attributes and the rules of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.kernel import Kernel
+from metadef.program import Operand, Region, Task
+from npusim.device import Device, release_pages
+
+ELEMENT_NAMES = {
+    DType.FLOAT: "f32",
+    DType.FLOAT16: "f16",
+    DType.INT8: "i8",
+    DType.UINT8: "u8",
+    DType.BOOL: "b8",
+    DType.INT16: "i16",
+    DType.INT32: "i32",
+    DType.INT64: "i64",
+}
+
+
+class NoFastKernel(Exception):
+    """No fast kernel exists for this combination; the text says why, and the task runs on its twin."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How results may be computed; see :class:`npusim.loaded.LoadedProgram`."""
+
+    saturate: bool = False
+    numerics: str = "exact"
+    deterministic: bool = False
+
+
+class Site:
+    """A task on its device."""
+
+    def __init__(self, task: Task, device: Device, options: PlanOptions) -> None:
+        self.task = task
+        self.kernel: Kernel = task.kernel
+        self.device = device
+        self.options = options
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return dict(self.kernel.attrs)
+
+    def has(self, slot: int) -> bool:
+        """Whether input ``slot`` is there."""
+        return slot < len(self.task.inputs) and self.task.inputs[slot] is not None
+
+    def input(self, slot: int) -> Operand:
+        """Input ``slot``. Raises NoFastKernel if it is absent."""
+        operand = self.task.inputs[slot] if slot < len(self.task.inputs) else None
+        if operand is None:
+            raise NoFastKernel(f"input {slot} of {self.kernel.op_type} is absent")
+        return operand
+
+    def output(self, slot: int = 0) -> Operand:
+        return self.task.outputs[slot]
+
+    def address(self, operand: Operand) -> int:
+        """Host address of an operand."""
+        return self.device.host_address(operand.address)
+
+    def element(self, operand: Operand) -> str:
+        """Element name in the kernels' words. Raises NoFastKernel for a type without kernels."""
+        try:
+            return ELEMENT_NAMES[operand.desc.dtype]
+        except KeyError:
+            raise NoFastKernel(f"no kernels for {operand.desc.dtype.label}") from None
+
+    def is_constant(self, slot: int) -> bool:
+        return self.has(slot) and self.input(slot).region is Region.WEIGHTS
+
+    def constant(self, slot: int) -> np.ndarray:
+        """A constant operand in framework layout (a copy). Raises NoFastKernel if the operand is not constant.
+
+        The mapped pages it came from are let go, so that weights stay in memory once: in the packed form made of this.
+        """
+        operand = self.input(slot)
+        if operand.region is not Region.WEIGHTS:
+            raise NoFastKernel(f"input {slot} of {self.kernel.op_type} is not constant")
+        array = self.device.read_origin(operand).copy()
+        release_pages(self.device.bytes_at(operand.address, operand.payload_bytes))
+        return array

@@ -1,0 +1,220 @@
+"""The front door: compile or load a model, feed it, read its results, cycles and memory plan.
+
+An ``.onnx`` model goes through the compiler first; an ``.om`` file is mapped and run as it is, without importing any
+part of the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.error import UsageError
+from metadef.model import Model, load_om
+from metadef.program import Binding, Program
+from metadef.target import load_target
+from npusim.device import check_output_names
+from npusim.loaded import LoadedProgram, TaskRun
+from npusim.profile import Profile
+
+if TYPE_CHECKING:
+    from metadef.compiler import Compilation
+    from metadef.memory.plan import MemoryPlan
+    from metadef.rewrite import PassReport
+
+_ONNX_TYPE_NAMES = {DType.FLOAT: "float", DType.DOUBLE: "double"}
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How to compile and run.
+
+    ``soc`` and ``precision`` (``fp16`` or ``origin``) default to Ascend910B3 and fp16, and for an ``.om`` file to what
+    it was compiled for. ``threads`` 0 uses every CPU of the process. ``numerics`` ``exact`` keeps the error of direct
+    summation, ``fast`` allows Winograd F(4x4). ``deterministic`` uses direct algorithms only, so that results are
+    bit-equal on every chip. ``profile`` computes cycles when the session is made (else at the first look at
+    ``.profile``). ``checked`` finds reads of unwritten memory. ``shapes`` and ``dims`` bind inputs and symbolic
+    dimensions.
+    """
+
+    soc: str | None = None
+    precision: str | None = None
+    threads: int = 0
+    numerics: str = "exact"
+    deterministic: bool = False
+    disabled_passes: frozenset[str] = frozenset()
+    profile: bool = False
+    checked: bool = False
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as onnxruntime describes it: ``type`` reads ``tensor(float16)``."""
+
+    name: str
+    shape: list[int]
+    type: str
+
+
+class InferenceSession:
+    """A model on a simulated chip.
+
+    Args:
+        source: path of an ``.onnx`` or ``.om`` file, bytes or ModelProto of an ONNX model, a metadef Graph, or a Model.
+        options: see :class:`SessionOptions`.
+
+    Raises:
+        LabError: any of its families, from a missing file to a shape that does not fit.
+    """
+
+    def __init__(self, source: str | Path | bytes | Model | Any, options: SessionOptions | None = None) -> None:
+        self.options = options or SessionOptions()
+        self._compilation: Compilation | None = None
+        self.model = self._make_model(source)
+        self.target = load_target(self.model.soc)
+        self.program: Program = next(iter(self.model.programs.values()))
+        self._loaded = LoadedProgram(
+            self.program,
+            self.model.weights,
+            overflow=self.target.overflow,
+            threads=self.options.threads,
+            numerics=self.options.numerics,
+            deterministic=self.options.deterministic,
+            checked=self.options.checked,
+        )
+        self._profile: SessionProfile | None = None
+        if self.options.profile:
+            self._profile = self._time()
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """Results by name (all when None), as new arrays. Threads may call it at once; runs follow one another.
+
+        ``run_options`` is taken so that onnxruntime callers fit; nothing reads it.
+
+        Raises:
+            UsageError: names, shapes or element types do not fit. DeviceFault: a task stopped the device.
+        """
+        check_output_names(output_names or (), [binding.name for binding in self.program.outputs])
+        return self._loaded.run(feeds, output_names)
+
+    def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
+        """Execute one task after another and yield each with copies of its operands before and results after it."""
+        return self._loaded.run_layers(feeds)
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [_node_arg(binding) for binding in self.program.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return [_node_arg(binding) for binding in self.program.outputs]
+
+    def close(self) -> None:
+        """Stop the worker threads; the session cannot run afterwards."""
+        self._loaded.close()
+
+    # -- what was made --------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> LoadedProgram:
+        """The program on its device: memory, host plans, executor."""
+        return self._loaded
+
+    @property
+    def profile(self) -> SessionProfile:
+        """Cycles and bytes of a run on the chip, computed at the first look."""
+        if self._profile is None:
+            self._profile = self._time()
+        return self._profile
+
+    @property
+    def compilation(self) -> Compilation:
+        """Everything the compiler made. Raises UsageError for a session on an ``.om`` file or a ready Model."""
+        if self._compilation is None:
+            hint = "make the session from the .onnx file to see graph, schedule, plan and pass report"
+            raise UsageError("this session was made from a compiled model and knows no compilation", hint=hint)
+        return self._compilation
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The memory plan. Raises UsageError for a session on a compiled model."""
+        return self.compilation.plan
+
+    @property
+    def compile_report(self) -> PassReport:
+        """What the passes did and refused. Raises UsageError for a session on a compiled model."""
+        return self.compilation.report
+
+    def _time(self) -> SessionProfile:
+        from npusim.timing import time_program
+
+        return SessionProfile(time_program(self.program, self.target), self.program)
+
+    def _make_model(self, source: Any) -> Model:
+        if isinstance(source, Model):
+            return self._checked_model(source)
+        if isinstance(source, str | Path) and str(source).endswith(".om"):
+            return self._checked_model(load_om(Path(source)))
+        from metadef.compiler import CompileOptions, compile_model
+
+        options = CompileOptions(
+            disabled_passes=frozenset(self.options.disabled_passes),
+            shapes=self.options.shapes,
+            dims=self.options.dims,
+        )
+        given = {name: getattr(self.options, name) for name in ("soc", "precision")}
+        options = replace(options, **{name: value for name, value in given.items() if value is not None})
+        self._compilation = compile_model(source, options)
+        return self._compilation.model
+
+    def _checked_model(self, model: Model) -> Model:
+        """Refuse options that a compiled model can no longer follow."""
+        program = next(iter(model.programs.values()))
+        hint = "compile the .onnx file again with these options"
+        for name, has in (("soc", model.soc), ("precision", program.precision)):
+            wanted = getattr(self.options, name)
+            if wanted is not None and wanted != has:
+                text = f"the model was compiled for another {name}"
+                raise UsageError(text, expected=wanted, got=has, hint=hint)
+        for name in ("disabled_passes", "shapes", "dims"):
+            if getattr(self.options, name):
+                raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)
+        return model
+
+
+class SessionProfile:
+    """The profile of a session's program, with its totals; everything else of :class:`Profile` is passed on."""
+
+    def __init__(self, profile: Profile, program: Program) -> None:
+        self.profile = profile
+        self.program = program
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.profile, name)
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes per path (``GM->L1``, ``L0C->GM``…) over all tasks and cores, and what met HBM and L2."""
+        totals: dict[str, int] = {}
+        for task in self.profile.tasks:
+            for path, count in task.bytes.items():
+                totals[path] = totals.get(path, 0) + count
+        totals["HBM read"] = sum(task.hbm_read_bytes for task in self.profile.tasks)
+        totals["HBM write"] = sum(task.hbm_write_bytes for task in self.profile.tasks)
+        totals["L2 hit"] = sum(task.l2_hit_bytes for task in self.profile.tasks)
+        return totals
+
+
+def _node_arg(binding: Binding) -> NodeArg:
+    desc = binding.operand.desc
+    label = _ONNX_TYPE_NAMES.get(desc.dtype, desc.dtype.label)
+    return NodeArg(binding.name, list(desc.origin_shape), f"tensor({label})")

@@ -1,0 +1,108 @@
+"""The derived twin of a task: what its operator's declaration says the result is, computed slowly with NumPy.
+
+unpack the storage formats -> widen 16-bit floats -> the prototype's reference, then the references of the fused
+operators -> one rounding to the result's element type -> pack. Accuracy reports recompute tasks with it, AI_CPU tasks
+run on it, and every fast kernel is tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.error import ContractError
+from metadef.format import pack, unpack
+from metadef.kernel import Kernel
+from metadef.op import get_op
+
+HALF_MAX = 65504.0
+
+
+def run_twin(
+    kernel: Kernel,
+    inputs: Sequence[np.ndarray | None],
+    *,
+    node: str = "",
+    overflow: str = "inf",
+    wide: type[np.floating] = np.float32,
+) -> list[np.ndarray]:
+    """Results of a task in storage layout.
+
+    Args:
+        kernel: the operator with formats, attributes and epilogue.
+        inputs: storage arrays in the order of ``kernel.inputs`` (None: absent operand; bfloat16 as uint16).
+        node: the task's name, for messages.
+        overflow: ``inf`` or ``saturate``, the chip's way with float16 overflow.
+        wide: the type floats are computed in; float64 gives a reference for float32 kernels.
+
+    Raises:
+        OperatorError: the operator is not declared. ContractError: its reference gave a wrong shape.
+    """
+    origins = [
+        None if array is None or desc is None else unpack(array, desc)
+        for array, desc in zip(inputs, kernel.inputs, strict=True)
+    ]
+    results = run_wide(kernel, origins, node=node, wide=wide)
+    storage = []
+    for result, desc in zip(results, kernel.outputs, strict=True):
+        if result.shape != desc.origin_shape:
+            text = f"the reference of {kernel.op_type} gave a result of another shape than was inferred"
+            raise ContractError(text, node=node, expected=str(desc.origin_shape), got=str(result.shape))
+        storage.append(pack(round_to(result, desc.dtype, overflow), desc))
+    return storage
+
+
+def run_wide(
+    kernel: Kernel,
+    origins: Sequence[np.ndarray | None],
+    *,
+    node: str = "",
+    wide: type[np.floating] = np.float32,
+) -> list[np.ndarray]:
+    """Results of a task in framework layout before their rounding, from operands in framework layout."""
+    operands = [
+        None if array is None or desc is None else widened(array, desc.dtype, wide)
+        for array, desc in zip(origins, kernel.inputs, strict=True)
+    ]
+    base = operands[: len(operands) - sum(item.operand is not None for item in kernel.fused)]
+    with np.errstate(all="ignore"):
+        results = get_op(kernel.op_type, node).reference(base, kernel.attrs)
+        for item in kernel.fused:
+            extra = [] if item.operand is None else [operands[item.operand]]
+            results = [*get_op(item.op_type, node).reference([results[0], *extra], item.attrs), *results[1:]]
+    return [np.asarray(result) for result in results]
+
+
+def widened(array: np.ndarray, dtype: DType, wide: type[np.floating] = np.float32) -> np.ndarray:
+    """Floats in the wide type (never narrower than they are); other types unchanged."""
+    if dtype is DType.BF16:
+        return (array.astype(np.uint32) << 16).view(np.float32).astype(wide, copy=False)
+    if dtype in (DType.FLOAT16, DType.FLOAT):
+        return array.astype(wide, copy=False)
+    return array
+
+
+def round_to(array: np.ndarray, dtype: DType, overflow: str = "inf") -> np.ndarray:
+    """One rounding, nearest even, to an element type; bfloat16 comes back as uint16.
+
+    ``overflow`` is ``inf``, or ``saturate``: float16 results beyond 65504 (infinities too) become 65504, NaN becomes 0.
+    """
+    with np.errstate(all="ignore"):
+        if dtype is DType.FLOAT16 and overflow == "saturate" and array.dtype.kind == "f":
+            return (
+                np.nan_to_num(array, nan=0.0, posinf=HALF_MAX, neginf=-HALF_MAX)
+                .clip(-HALF_MAX, HALF_MAX)
+                .astype(np.float16)
+            )
+        if dtype is DType.BF16:
+            return array if array.dtype == np.uint16 else _to_bfloat16(array)
+        return array.astype(dtype.numpy, copy=False)
+
+
+def _to_bfloat16(array: np.ndarray) -> np.ndarray:
+    single = array.astype(np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(single), 0x7FC0 | (bits >> 16 & 0x8000), rounded).astype(np.uint16)
