@@ -30,8 +30,8 @@ StageHook = Callable[[str, Any], None]
 class CompileOptions:
     """What a compilation may be told.
 
-    ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs and
-    symbolic dimensions. ``capacity_bytes`` bounds the arena. ``check`` verifies graph invariants after every pass.
+    ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs
+    and symbolic dimensions. ``capacity_bytes`` bounds the arena. ``check`` verifies graph invariants after every pass.
     """
 
     soc: str = DEFAULT_SOC
@@ -92,7 +92,10 @@ class Scheduled:
 
 
 def schedule_model(
-    source: str | Path | bytes | Graph | Any, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
+    source: str | Path | bytes | Graph | Any,
+    options: CompileOptions | None = None,
+    *,
+    on_stage: StageHook | None = None,
 ) -> Scheduled:
     """Parse, legalise, run the passes and select kernels. Arguments and errors as in :func:`compile_model`."""
     from metadef.legalize import legalize
@@ -120,16 +123,20 @@ def schedule_model(
 
 
 def compile_model(
-    source: str | Path | bytes | Graph | Any, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
+    source: str | Path | bytes | Graph | Any,
+    options: CompileOptions | None = None,
+    *,
+    on_stage: StageHook | None = None,
 ) -> Compilation:
     """Compile a model for one chip.
 
     Args:
-        source: path, bytes or ModelProto of an ONNX model, or a :class:`Graph` of either dialect (an Ascend graph is taken over
-            and changed by the passes).
+        source: path, bytes or ModelProto of an ONNX model, or a :class:`Graph` of either dialect (an Ascend graph is
+        taken
+            over and changed by the passes).
         options: chip, precision and switches; the defaults when None.
-        on_stage: called as ``on_stage(name, value)`` when a stage (``parse``, ``legalize``, every pass by its name, ``select``,
-            ``plan``, ``lower``) has finished; progress display and dumps hang on it.
+        on_stage: called as ``on_stage(name, value)`` when a stage (``parse``, ``legalize``, every pass by its name,
+            ``select``, ``plan``, ``lower``) has finished; progress display and dumps hang on it.
 
     Raises:
         LabError: any of its families; see ``metadef.error``.

@@ -1,7 +1,7 @@
-"""The error families of compiler and device: every message names the place, what was expected, what was found and what to try.
+"""The error families of compiler and device: each message names the place, what was expected and found, what to try.
 
-A :class:`LabError` carries one or more :class:`Problem` rows, so that a step can report everything that is wrong at once.
-The command line prints ``str(error)`` and leaves with ``error.exit_code``; no traceback reaches a user.
+A :class:`LabError` carries one or more :class:`Problem` rows, so that a step can report all that is wrong at once. The
+command line prints ``str(error)`` and leaves with ``error.exit_code``; no traceback reaches a user.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        place = " ".join(part for part in (self.node and f"node '{self.node}'", self.port and f"port '{self.port}'") if part)
+        place = " ".join(
+            part for part in (self.node and f"node '{self.node}'", self.port and f"port '{self.port}'") if part
+        )
         head = f"{self.code}: " if self.code else ""
         lines = [f"{head}{place + ': ' if place else ''}{self.message}"]
-        lines += [f"  {label}: {text}" for label, text in (("expected", self.expected), ("got", self.got), ("try", self.hint)) if text]
+        lines += [
+            f"  {label}: {text}"
+            for label, text in (("expected", self.expected), ("got", self.got), ("try", self.hint))
+            if text
+        ]
         return "\n".join(lines)
 
 
@@ -87,7 +93,7 @@ class PlanError(LabError):
 
 
 class ContractError(LabError):
-    """A step handed on a value that breaks its own contract (graph invariant, stale revision, hazard): a fault of ours."""
+    """A step handed on a value that breaks its contract (graph invariant, stale revision, hazard): a fault of ours."""
 
     family = "contract"
 

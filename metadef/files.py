@@ -32,7 +32,9 @@ def atomic_write(path: str | Path, write: Callable[[BinaryIO], None]) -> Path:
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except OSError as error:
-        raise UsageError(f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another --out") from error
+        raise UsageError(
+            f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another --out"
+        ) from error
     finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)

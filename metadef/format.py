@@ -1,8 +1,8 @@
 """Storage formats: shapes, index maps, packing and GE's size rules.
 
 A tensor has an *origin* shape (what the framework sees, NCHW or ND) and a *storage* shape (what lies in memory). The
-formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero.
-Sources: GE's format transfer code and Ascend C's data layout appendix (orders of indices), GE's memory assigner (sizes).
+formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero. Sources: GE's format
+transfer code and Ascend C's data layout appendix (orders of indices), GE's memory assigner (sizes).
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def storage_shape(desc: TensorDesc) -> Shape:
         n, c, h, w = _nchw(desc)
         return ceil_div(c, desc.c0) * h * w, ceil_div(n, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
     if len(desc.origin_shape) < 2:
-        raise InferError("format FRACTAL_NZ needs at least two dimensions", got=str(desc.origin_shape), hint="keep the tensor in ND")
+        raise InferError(
+            "format FRACTAL_NZ needs at least two dimensions", got=str(desc.origin_shape), hint="keep the tensor in ND"
+        )
     *batch, rows, columns = desc.origin_shape
     return *batch, ceil_div(columns, desc.c0), ceil_div(rows, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
 

@@ -1,8 +1,8 @@
 """The command line: ``npusim demo | run | profile | compile | plan | compare | socs``.
 
-Standard output carries the answer (with ``--json`` one object and nothing else), standard error carries progress, on a terminal
-only. Exit codes: 0 good, 1 a check failed or no plan fits, 2 the call, the model or the environment is at fault. Heavy imports
-happen inside the commands, so that ``npusim --help`` is quick.
+Standard output carries the answer (with ``--json`` one object and nothing else), standard error carries progress, on a
+terminal only. Exit codes: 0 good, 1 a check failed or no plan fits, 2 the call, the model or the environment is at
+fault. Heavy imports happen inside the commands, so that ``npusim --help`` is quick.
 """
 
 from __future__ import annotations
@@ -62,17 +62,26 @@ def _model_options(function: F) -> F:
     """Options of every command that compiles a model."""
     for option in reversed(
         (
-            click.option("--soc", default=DEFAULT_SOC, show_default=True, help="Chip to compile for; see `npusim socs`."),
             click.option(
-                "--precision", default="fp16", show_default=True, type=click.Choice(["fp16", "origin"]),
+                "--soc", default=DEFAULT_SOC, show_default=True, help="Chip to compile for; see `npusim socs`."
+            ),
+            click.option(
+                "--precision",
+                default="fp16",
+                show_default=True,
+                type=click.Choice(["fp16", "origin"]),
                 help="fp16 is the real stack's default (force_fp16); origin keeps the model's types.",
             ),
             click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension."),
-            click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Bind an input's whole shape."),
-            click.option("--disable", "disabled", multiple=True, metavar="PASS", help="Switch a compiler pass off by name."),
+            click.option(
+                "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Bind an input's whole shape."
+            ),
+            click.option(
+                "--disable", "disabled", multiple=True, metavar="PASS", help="Switch a compiler pass off by name."
+            ),
             click.option("--threads", default=2, show_default=True, type=click.IntRange(1, 256), help="Host threads."),
         )
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 
@@ -83,7 +92,9 @@ def _json_option(function: F) -> F:
 
 def _input_options(function: F) -> F:
     for option in (
-        click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs, where none are given."),
+        click.option(
+            "--seed", default=0, show_default=True, help="Seed of the generated inputs, where none are given."
+        ),
         click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Feed an input from a file."),
     ):
         function = option(function)
@@ -91,7 +102,13 @@ def _input_options(function: F) -> F:
 
 
 @commands.command()
-@click.option("--out", default="npusim_demo", show_default=True, type=click.Path(file_okay=False), help="Folder for trace and pictures.")
+@click.option(
+    "--out",
+    default="npusim_demo",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Folder for trace and pictures.",
+)
 @click.option("--soc", default=DEFAULT_SOC, show_default=True, help="Chip to simulate.")
 @_json_option
 def demo(out: str, soc: str, as_json: bool) -> None:
@@ -128,7 +145,9 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
     if not inputs:
         console.print(f"no --input given: fed with generated values, seed {seed}")
     for name, value in outputs.items():
-        console.print(f"output [bold]{name}[/bold] {value.dtype}{list(value.shape)}: {_glimpse(value)}", highlight=False)
+        console.print(
+            f"output [bold]{name}[/bold] {value.dtype}{list(value.shape)}: {_glimpse(value)}", highlight=False
+        )
     for path in saved:
         console.print(f"wrote {path}")
     _print_totals(console, session)
@@ -138,10 +157,14 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 @click.argument("model", type=click.Path(dir_okay=False))
 @_model_options
 @_input_options
-@click.option("--out", default="npusim_profile", show_default=True, type=click.Path(file_okay=False), help="Folder for the files.")
+@click.option(
+    "--out", default="npusim_profile", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
+)
 @click.option("--top", type=click.IntRange(1), help="Show only the N longest tasks.")
 @_json_option
-def profile(model: str, inputs: tuple[str, ...], seed: int, out: str, top: int | None, as_json: bool, **options: Any) -> None:
+def profile(
+    model: str, inputs: tuple[str, ...], seed: int, out: str, top: int | None, as_json: bool, **options: Any
+) -> None:
     """Run MODEL and explain its time: per-operator table, trace.json (Perfetto), pictures."""
     from npusim.report.files import write_reports
     from npusim.report.table import print_table, task_rows
@@ -165,8 +188,12 @@ def profile(model: str, inputs: tuple[str, ...], seed: int, out: str, top: int |
 @commands.command("compile")
 @click.argument("model", type=click.Path(dir_okay=False))
 @_model_options
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The offline model to write (.om).")
-@click.option("--dump", type=click.Path(file_okay=False), help="Write the graph after every stage and fusion_result.json here.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The offline model to write (.om)."
+)
+@click.option(
+    "--dump", type=click.Path(file_okay=False), help="Write the graph after every stage and fusion_result.json here."
+)
 @_json_option
 def compile_command(model: str, output: str, dump: str | None, as_json: bool, threads: int, **options: Any) -> None:
     """Compile MODEL (.onnx) to an offline model that loads and runs without the compiler."""
@@ -175,7 +202,9 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
 
     dumper = _Dumper(Path(dump)) if dump else None
     with _progress() as stage:
-        compilation = compile_model(model, _session_options(options, threads).compile_options(), on_stage=_stage_hook(stage, dumper))
+        compilation = compile_model(
+            model, _session_options(options, threads).compile_options(), on_stage=_stage_hook(stage, dumper)
+        )
         stage("write")
         save_om(compilation.model, output)
     if dumper:
@@ -200,7 +229,10 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         f"wrote {output}: {summary['tasks']} tasks ({summary['host_tasks']} on the host) for {program.soc}, "
         f"weights {show_bytes(program.weights_bytes)}, arena {show_bytes(program.total_size)}"
     )
-    console.print("CPU seconds: " + ", ".join(f"{name} {value:.2f}" for name, value in compilation.stage_seconds.items()), highlight=False)
+    console.print(
+        "CPU seconds: " + ", ".join(f"{name} {value:.2f}" for name, value in compilation.stage_seconds.items()),
+        highlight=False,
+    )
 
 
 @commands.command()
@@ -213,9 +245,20 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
 @click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")
 @_json_option
 def plan(
-    source: str, capacity: int | None, minimise: bool, no_inplace: bool, no_reuse: bool, budget: float, as_json: bool, threads: int, **options: Any
-) -> None:  # fmt: skip
-    """Plan the memory of a MODEL (.onnx), or of a planner case (.json, .csv): the allocation table and its three numbers."""
+    source: str,
+    capacity: int | None,
+    minimise: bool,
+    no_inplace: bool,
+    no_reuse: bool,
+    budget: float,
+    as_json: bool,
+    threads: int,
+    **options: Any,
+) -> None:
+    """Plan the memory of a MODEL (.onnx), or of a planner case (.json, .csv):
+
+    the allocation table and its three numbers.
+    """
     from metadef.memory import check_plan, plan_memory
     from metadef.memory.report import plan_json
     from npusim.report.memory import print_plan
@@ -224,9 +267,13 @@ def plan(
         schedule, given = _schedule_of(source, _session_options(options, threads).compile_options(), stage)
         stage("plan")
         result = plan_memory(
-            schedule, capacity=capacity if capacity is not None else given, minimise=minimise, budget_s=budget,
-            inplace=not no_inplace, reuse=not no_reuse,
-        )  # fmt: skip
+            schedule,
+            capacity=capacity if capacity is not None else given,
+            minimise=minimise,
+            budget_s=budget,
+            inplace=not no_inplace,
+            reuse=not no_reuse,
+        )
         check_plan(schedule, result)
     if as_json:
         _print_json(plan_json(schedule, result))
@@ -238,12 +285,27 @@ def plan(
 @click.argument("model", type=click.Path(dir_okay=False))
 @_model_options
 @_input_options
-@click.option("--limit", default=1e-3, show_default=True, help="Largest relative L2 of one operator against its own reference.")
-@click.option("--cosine", "cosine_limit", default=0.99, show_default=True, help="Smallest cosine of an output against onnxruntime.")
+@click.option(
+    "--limit", default=1e-3, show_default=True, help="Largest relative L2 of one operator against its own reference."
+)
+@click.option(
+    "--cosine",
+    "cosine_limit",
+    default=0.99,
+    show_default=True,
+    help="Smallest cosine of an output against onnxruntime.",
+)
 @_json_option
 def compare(
-    model: str, inputs: tuple[str, ...], seed: int, limit: float, cosine_limit: float, as_json: bool, threads: int, **options: Any
-) -> None:  # fmt: skip
+    model: str,
+    inputs: tuple[str, ...],
+    seed: int,
+    limit: float,
+    cosine_limit: float,
+    as_json: bool,
+    threads: int,
+    **options: Any,
+) -> None:
     """Compare MODEL with onnxruntime end to end, and every operator with its own reference."""
     from npusim.compare import compare_model, print_comparison
 
@@ -284,11 +346,16 @@ def _session_options(options: dict[str, Any], threads: int) -> SessionOptions:
         threads=threads,
         disabled_passes=frozenset(options["disabled"]),
         dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},
-        shapes={name: tuple(_integer(name, item) for item in value.split(",")) for name, value in map(_pair, options["shapes"])},
+        shapes={
+            name: tuple(_integer(name, item) for item in value.split(","))
+            for name, value in map(_pair, options["shapes"])
+        },
     )
 
 
-def _open(model: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any]) -> tuple[InferenceSession, dict[str, np.ndarray]]:
+def _open(
+    model: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any]
+) -> tuple[InferenceSession, dict[str, np.ndarray]]:
     """A session and its feeds: from files where given, else generated from the seed."""
     from npusim.session import InferenceSession
 
@@ -356,14 +423,18 @@ def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> d
     """The stable keys of ``run`` and ``profile``."""
     program, data = session.program, session.profile.data
     return {
-        "outputs": [{"name": name, "shape": list(value.shape), "dtype": str(value.dtype)} for name, value in outputs.items()],
+        "outputs": [
+            {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)} for name, value in outputs.items()
+        ],
         "soc": program.soc,
         "cycles": data.cycles,
         "us": round(data.us, 3),
         "peak_bytes": program.total_size,
         "weights_bytes": program.weights_bytes,
         "tasks": len(program.tasks),
-        "host_tasks": [{"name": task.name, "reason": task.kernel.reason} for task in program.tasks if not task.on_device],
+        "host_tasks": [
+            {"name": task.name, "reason": task.kernel.reason} for task in program.tasks if not task.on_device
+        ],
     }
 
 
@@ -372,8 +443,8 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
 
     program, data = session.program, session.profile.data
     console.print(
-        f"{program.soc}: {len(program.tasks)} tasks, {data.cycles:,} cycles = {show_us(data.us)}; arena {show_bytes(program.total_size)} "
-        f"(without reuse {show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}",
+        f"{program.soc}: {len(program.tasks)} tasks, {data.cycles:,} cycles = {show_us(data.us)}; "
+        f"arena {show_bytes(program.total_size)} (without reuse {show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}",
         highlight=False,
     )
     for task in program.tasks:

@@ -97,18 +97,18 @@ def show_demo(result: DemoResult, console: Any) -> None:
         console.print(line, highlight=False, markup=False)
     total = len(result.labels)
     console.print(
-        f"\n[bold]Numbers[/bold]  {result.accuracy:.1%} of {total} pictures right; onnxruntime in fp32: {result.reference_accuracy:.1%}; "
-        f"same answer on {result.agree} of {total}, cosine {result.cosine:.6f}",
+        f"\n[bold]Numbers[/bold]  {result.accuracy:.1%} of {total} pictures right; "
+        f"onnxruntime in fp32: {result.reference_accuracy:.1%}; same answer on {result.agree} of {total}, cosine {result.cosine:.6f}",
         highlight=False,
     )
     console.print(
-        f"[bold]Cycles[/bold]   {result.profile.cycles:,} = {show_us(result.profile.us)} a picture in {len(program.tasks)} tasks, "
-        f"{sum(not task.on_device for task in program.tasks)} of them on the host",
+        f"[bold]Cycles[/bold]   {result.profile.cycles:,} = {show_us(result.profile.us)} a picture "
+        f"in {len(program.tasks)} tasks, {sum(not task.on_device for task in program.tasks)} of them on the host",
         highlight=False,
     )
     console.print(
-        f"[bold]Memory[/bold]   arena {show_bytes(program.total_size)} (lower bound {show_bytes(program.theory_min)}, without reuse "
-        f"{show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}\n",
+        f"[bold]Memory[/bold]   arena {show_bytes(program.total_size)} "
+        f"(lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}\n",
         highlight=False,
     )
     print_table(result.profile, console, top=8)
@@ -122,9 +122,16 @@ def _picture_lines(result: DemoResult, count: int) -> list[str]:
     shades = " ░▒▓█"
     lines = []
     shown = result.images[:count, 0, ::2]
-    levels = np.clip((shown - shown.min()) / max(float(np.ptp(shown)), 1e-9) * (len(shades) - 1), 0, len(shades) - 1).round().astype(int)
+    levels = (
+        np.clip((shown - shown.min()) / max(float(np.ptp(shown)), 1e-9) * (len(shades) - 1), 0, len(shades) - 1)
+        .round()
+        .astype(int)
+    )
     for row in range(levels.shape[1]):
         lines.append("  ".join("".join(shades[level] for level in picture[row]) for picture in levels))
-    answers = [f"{row.argmax()} ({row.max():.1%}), label {label}" for row, label in zip(result.outputs[:count], result.labels, strict=False)]
+    answers = [
+        f"{row.argmax()} ({row.max():.1%}), label {label}"
+        for row, label in zip(result.outputs[:count], result.labels, strict=False)
+    ]
     lines.append("  ".join(text.ljust(levels.shape[2]) for text in answers))
     return lines

@@ -20,17 +20,21 @@ def read_array(name: str, path: str | Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read input '{name}'", got=f"{path}: {error}", hint="save it with numpy.save") from error
+        raise UsageError(
+            f"cannot read input '{name}'", got=f"{path}: {error}", hint="save it with numpy.save"
+        ) from error
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"input '{name}' wants one array", got=f"{path} is an archive of several", hint="save it with numpy.save")
+        raise UsageError(
+            f"input '{name}' wants one array", got=f"{path} is an archive of several", hint="save it with numpy.save"
+        )
     return array
 
 
 def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
     """An array for every input (objects with ``name``, ``shape`` and ``dtype``).
 
-    Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related as in
-    photographs; other floats are normal; integers are small and not negative.
+    Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related
+    as in photographs; other floats are normal; integers are small and not negative.
     """
     rng = np.random.default_rng(seed)
     return {item.name: _generate(rng, tuple(item.shape), np.dtype(item.dtype)) for item in inputs}

@@ -1,1 +1,1 @@
-"""Reports: values (Program, Profile, Run) become tables, traces and pictures. Nothing here computes a figure of its own."""
+"""Reports: Program and Profile become tables, traces and pictures. Nothing here computes a figure of its own."""

@@ -36,13 +36,33 @@ def print_chips(rows: list[dict[str, Any]], console: Any) -> None:
     from rich.table import Table
 
     table = Table(header_style="bold")
-    for title in ("chip", "cube cores", "vector cores", "clock", "fp16 peak", "memory", "L2", "L1", "UB", "L0C", "overflow", "cube types"):
+    for title in (
+        "chip",
+        "cube cores",
+        "vector cores",
+        "clock",
+        "fp16 peak",
+        "memory",
+        "L2",
+        "L1",
+        "UB",
+        "L0C",
+        "overflow",
+        "cube types",
+    ):
         table.add_column(title)
     for row in rows:
         buffers = row["buffer_bytes"]
         table.add_row(
-            row["soc"], str(row["cube_cores"]), "shared" if row["coupled"] else str(row["vector_cores"]), f"{row['clock_mhz']:.0f} MHz",
-            f"{row['fp16_tflops']:.0f} TFLOPS", f"{row['hbm_tb_per_s']:.2f} TB/s", show_bytes(row["l2_bytes"]),
-            *(show_bytes(buffers[name]) for name in ("L1", "UB", "L0C")), row["overflow"], ", ".join(row["cube_dtypes"]),
-        )  # fmt: skip
+            row["soc"],
+            str(row["cube_cores"]),
+            "shared" if row["coupled"] else str(row["vector_cores"]),
+            f"{row['clock_mhz']:.0f} MHz",
+            f"{row['fp16_tflops']:.0f} TFLOPS",
+            f"{row['hbm_tb_per_s']:.2f} TB/s",
+            show_bytes(row["l2_bytes"]),
+            *(show_bytes(buffers[name]) for name in ("L1", "UB", "L0C")),
+            row["overflow"],
+            ", ".join(row["cube_dtypes"]),
+        )
     console.print(table)

@@ -16,7 +16,8 @@ from npusim.report.trace import write_trace
 
 
 def write_reports(folder: Path, program: Program, profile: Profile, target: Target) -> list[Path]:
-    """Write ``operators.csv``, ``trace.json``, ``memory.png``, ``traffic.png`` and ``roofline.png``; returns their paths.
+    """Write ``operators.csv``, ``trace.json``, ``memory.png``, ``traffic.png`` and ``roofline.png``; returns their
+    paths.
 
     Raises:
         UsageError: the folder cannot be written.

@@ -16,20 +16,32 @@ def print_plan(schedule: Schedule, plan: MemoryPlan, console: Any, *, rows: int 
     from metadef.memory.report import memory_timeline
 
     proof = "proved minimal" if plan.optimal else f"gap to the bound {show_bytes(plan.total_size - plan.theory_min)}"
-    console.print(f"[bold]{schedule.name}[/bold] for {schedule.soc or 'any chip'}: {len(schedule.steps)} steps", highlight=False)
     console.print(
-        f"arena {show_bytes(plan.total_size)} ({plan.total_size:,} bytes, {proof}, by {plan.method}); lower bound {show_bytes(plan.theory_min)}; "
-        f"without reuse {show_bytes(plan.no_reuse)}: {show_share(plan.no_reuse - plan.total_size, plan.no_reuse)} saved",
+        f"[bold]{schedule.name}[/bold] for {schedule.soc or 'any chip'}: {len(schedule.steps)} steps", highlight=False
+    )
+    console.print(
+        f"arena {show_bytes(plan.total_size)} ({plan.total_size:,} bytes, {proof}, by {plan.method}); "
+        f"lower bound {show_bytes(plan.theory_min)}; without reuse {show_bytes(plan.no_reuse)}: "
+        f"{show_share(plan.no_reuse - plan.total_size, plan.no_reuse)} saved",
         highlight=False,
     )
-    console.print(f"weights {show_bytes(plan.weights_bytes)}, inputs and outputs {show_bytes(plan.io_bytes)}", highlight=False)
+    console.print(
+        f"weights {show_bytes(plan.weights_bytes)}, inputs and outputs {show_bytes(plan.io_bytes)}", highlight=False
+    )
     timeline = memory_timeline(schedule, plan)
     if schedule.steps:
         step = schedule.steps[timeline.peak_step]
         console.print(f"peak at step {step.id} ({step.name}): {show_bytes(timeline.peak_bytes)} live", highlight=False)
     arena = sorted((row for row in plan.rows if row.region == "arena"), key=lambda row: (-row.slot_bytes, row.first))
     table = Table(header_style="bold")
-    for title, side in (("offset", "right"), ("slot", "right"), ("tensor", "left"), ("first", "right"), ("last", "right"), ("shares memory", "left")):
+    for title, side in (
+        ("offset", "right"),
+        ("slot", "right"),
+        ("tensor", "left"),
+        ("first", "right"),
+        ("last", "right"),
+        ("shares memory", "left"),
+    ):
         table.add_column(title, justify=side)  # type: ignore[arg-type]
     names = {row.tensor: row.name for row in plan.rows if row.tensor >= 0}
     for row in arena[:rows]:

@@ -28,7 +28,10 @@ MIB = 1024 * 1024
 
 
 def memory_figure(program: Program) -> Figure:
-    """Arena address against task: a rectangle for every tensor's life; the peak task is marked; below it, live bytes."""
+    """Arena address against task:
+
+    a rectangle for every tensor's life; the peak task is marked; below it, live bytes.
+    """
     story = arena_story(program)
     figure = _figure(11, 6.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -41,10 +44,11 @@ def memory_figure(program: Program) -> Figure:
     upper.set_ylim(0, program.total_size / MIB * 1.04 or 1)
     saved = program.no_reuse / program.total_size if program.total_size else 1
     upper.set_title(
-        f"{program.name} on {program.soc}: arena {show_bytes(program.total_size)}, lower bound {show_bytes(program.theory_min)}, "
-        f"without reuse {show_bytes(program.no_reuse)} ({saved:.1f}x)",
-        fontsize=10, loc="left",
-    )  # fmt: skip
+        f"{program.name} on {program.soc}: arena {show_bytes(program.total_size)}, "
+        f"lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)} ({saved:.1f}x)",
+        fontsize=10,
+        loc="left",
+    )
     steps = np.arange(len(story.live_bytes) + 1)
     lower.stairs(np.asarray(story.live_bytes) / MIB, steps, fill=True, color=COLOURS[1], alpha=0.7)
     lower.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
@@ -52,9 +56,15 @@ def memory_figure(program: Program) -> Figure:
     note = f"peak {show_bytes(story.peak_bytes)} at task {story.peak_task}: {peak_name}"
     right = story.peak_task > len(program.tasks) / 2
     lower.annotate(
-        note, (story.peak_task + 0.5, story.peak_bytes / MIB), xytext=(-6 if right else 6, -10), textcoords="offset points",
-        ha="right" if right else "left", va="top", fontsize=8, color=PEAK_COLOUR,
-    )  # fmt: skip
+        note,
+        (story.peak_task + 0.5, story.peak_bytes / MIB),
+        xytext=(-6 if right else 6, -10),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="top",
+        fontsize=8,
+        color=PEAK_COLOUR,
+    )
     lower.set_ylabel("live (MiB)")
     lower.set_xlabel("task, in execution order")
     lower.set_xlim(0, max(1, len(program.tasks)))
@@ -65,9 +75,14 @@ def _draw_life(axes: Axes, life: Life, colour: str) -> None:
     from matplotlib.patches import Rectangle
 
     box = Rectangle(
-        (life.first, life.offset / MIB), life.last - life.first + 1, life.bytes / MIB,
-        facecolor=colour, edgecolor="white", linewidth=0.6, hatch="//" if life.workspace else None,
-    )  # fmt: skip
+        (life.first, life.offset / MIB),
+        life.last - life.first + 1,
+        life.bytes / MIB,
+        facecolor=colour,
+        edgecolor="white",
+        linewidth=0.6,
+        hatch="//" if life.workspace else None,
+    )
     axes.add_patch(box)
 
 
@@ -83,9 +98,16 @@ def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int) ->
         if upright and (share_of_height * 60 < len(name) or width < 0.008):
             continue
         axes.text(
-            (life.first + life.last + 1) / 2, (life.offset + life.bytes / 2) / MIB, name, fontsize=6.5,
-            rotation=90 if upright else 0, ha="center", va="center", clip_on=True, color="black",
-        )  # fmt: skip
+            (life.first + life.last + 1) / 2,
+            (life.offset + life.bytes / 2) / MIB,
+            name,
+            fontsize=6.5,
+            rotation=90 if upright else 0,
+            ha="center",
+            va="center",
+            clip_on=True,
+            color="black",
+        )
 
 
 def traffic_figure(profile: Profile) -> Figure:
@@ -103,7 +125,11 @@ def traffic_figure(profile: Profile) -> Figure:
         elif not edges:
             edges.append(start)
         served = max(0, gm_bytes(task) - task.hbm_read_bytes - task.hbm_write_bytes)
-        for name, count in (("HBM read", task.hbm_read_bytes), ("HBM write", task.hbm_write_bytes), ("served by L2", served)):
+        for name, count in (
+            ("HBM read", task.hbm_read_bytes),
+            ("HBM write", task.hbm_write_bytes),
+            ("served by L2", served),
+        ):
             rates[name].append(count / length / 1000)
         edges.append(start + length)
     base = np.zeros(max(len(edges) - 1, 0))
@@ -117,10 +143,11 @@ def traffic_figure(profile: Profile) -> Figure:
     total = sum(gm_bytes(task) for task in profile.tasks)
     hbm = sum(task.hbm_read_bytes + task.hbm_write_bytes for task in profile.tasks)
     axes.set_title(
-        f"{profile.name} on {profile.soc}: {show_bytes(total)} between cores and global memory, {show_bytes(hbm)} of it from or to HBM, "
-        f"in {show_us(profile.us)}",
-        fontsize=10, loc="left",
-    )  # fmt: skip
+        f"{profile.name} on {profile.soc}: {show_bytes(total)} between cores and global memory, "
+        f"{show_bytes(hbm)} of it from or to HBM, in {show_us(profile.us)}",
+        fontsize=10,
+        loc="left",
+    )
     axes.legend(loc="upper right", fontsize=8)
     axes.set_xlim(0, max(profile.us, 1e-9))
     return figure
@@ -133,25 +160,53 @@ def roofline_figure(profile: Profile, target: Target) -> Figure:
     tasks = [task for task in profile.tasks if task.flops and gm_bytes(task)]
     intensity = np.asarray([task.flops / gm_bytes(task) for task in tasks])
     rate = np.asarray([task.flops / profile.to_us(task.cycles) / 1e6 for task in tasks])
-    kinds = sorted({task.op_type for task in tasks}, key=lambda kind: -sum(task.cycles for task in tasks if task.op_type == kind))
+    kinds = sorted(
+        {task.op_type for task in tasks}, key=lambda kind: -sum(task.cycles for task in tasks if task.op_type == kind)
+    )
     share = np.asarray([task.cycles / max(profile.cycles, 1) for task in tasks])
     for index, kind in enumerate(kinds):
         chosen = np.asarray([task.op_type == kind for task in tasks])
         colour = COLOURS[index % len(COLOURS)]
-        axes.scatter(intensity[chosen], rate[chosen], s=20 + 1500 * share[chosen], color=colour, alpha=0.75, edgecolors="black", linewidths=0.4, label=kind)
+        axes.scatter(
+            intensity[chosen],
+            rate[chosen],
+            s=20 + 1500 * share[chosen],
+            color=colour,
+            alpha=0.75,
+            edgecolors="black",
+            linewidths=0.4,
+            label=kind,
+        )
     low = min(intensity.min(initial=1) / 3, 0.1)
     high = max(intensity.max(initial=1) * 5, 2000)
     line = np.geomspace(low, high, 200)
     peak = target.peak_tflops
     for label, bandwidth, style in (("HBM", target.hbm_tb_per_s, "-"), ("L2", target.l2_tb_per_s, "--")):
-        axes.plot(line, np.minimum(line * bandwidth, peak), style, color="black", linewidth=1.2, label=f"{label} {bandwidth:.2f} TB/s, cube fp16 {peak:.0f} TFLOPS")
+        axes.plot(
+            line,
+            np.minimum(line * bandwidth, peak),
+            style,
+            color="black",
+            linewidth=1.2,
+            label=f"{label} {bandwidth:.2f} TB/s, cube fp16 {peak:.0f} TFLOPS",
+        )
     for index in np.argsort(share)[::-1][:5]:
-        axes.annotate(tasks[index].name[:28], (intensity[index], rate[index]), fontsize=7, xytext=(6, 4), textcoords="offset points")
+        axes.annotate(
+            tasks[index].name[:28],
+            (intensity[index], rate[index]),
+            fontsize=7,
+            xytext=(6, 4),
+            textcoords="offset points",
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("operations per byte of global memory")
     axes.set_ylabel("achieved TFLOPS")
-    axes.set_title(f"{profile.name} on {profile.soc}: roofline; the area of a dot is the task's share of time", fontsize=10, loc="left")
+    axes.set_title(
+        f"{profile.name} on {profile.soc}: roofline; the area of a dot is the task's share of time",
+        fontsize=10,
+        loc="left",
+    )
     axes.grid(True, which="major", alpha=0.3)
     legend = axes.legend(loc="lower right", fontsize=8)
     for handle in legend.legend_handles[: len(kinds)]:

@@ -51,8 +51,11 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None) -> No
 
     tasks: Sequence[TaskProfile] = profile.tasks if top is None else by_time(profile, top)
     pipes = [pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in tasks)]
-    title = f"{profile.name} on {profile.soc}: {len(profile.tasks)} tasks, {profile.cycles:,} cycles = {show_us(profile.us)}"
-    table = Table(title=title if top is None else f"{title}; the {len(tasks)} longest", title_justify="left", header_style="bold")
+    total = f"{len(profile.tasks)} tasks, {profile.cycles:,} cycles = {show_us(profile.us)}"
+    title = f"{profile.name} on {profile.soc}: {total}"
+    table = Table(
+        title=title if top is None else f"{title}; the {len(tasks)} longest", title_justify="left", header_style="bold"
+    )
     table.add_column("#", justify="right")
     table.add_column("operator", overflow="fold", max_width=36)
     table.add_column("on")

@@ -19,8 +19,13 @@ from npusim.report.table import PIPES, gm_bytes
 DEVICE_PID, PIPE_PID = 1, 2
 
 
-def trace_events(program: Program, profile: Profile, target: Target, *, max_intervals: int = 400) -> list[dict[str, Any]]:
-    """Trace events. ``max_intervals`` bounds the pipe intervals drawn per task; what is left out is said in its arguments."""
+def trace_events(
+    program: Program, profile: Profile, target: Target, *, max_intervals: int = 400
+) -> list[dict[str, Any]]:
+    """Trace events.
+
+    ``max_intervals`` bounds the pipe intervals drawn per task; what is left out is said in its arguments.
+    """
     from npusim.timing import task_timeline
 
     events = _names(profile)
@@ -29,9 +34,15 @@ def trace_events(program: Program, profile: Profile, target: Target, *, max_inte
     for row in profile.tasks:
         start = profile.to_us(row.start_cycles)
         arguments = {
-            "operator": row.op_type, "cycles": row.cycles, "bound by": row.bound_by, "cores": row.block_dim,
-            "origins": ", ".join(row.origins), "layer": row.layer, "causes": row.causes, "bytes": row.bytes,
-        }  # fmt: skip
+            "operator": row.op_type,
+            "cycles": row.cycles,
+            "bound by": row.bound_by,
+            "cores": row.block_dim,
+            "origins": ", ".join(row.origins),
+            "layer": row.layer,
+            "causes": row.causes,
+            "bytes": row.bytes,
+        }
         track = 1 if row.engine == "AIcoreEngine" else 2 if row.engine == "VectorEngine" else 3
         events.append(_slice(DEVICE_PID, track, row.name, start, profile.to_us(row.cycles), arguments))
         events.append(_counter("arena live bytes", start, live[row.task]))
@@ -58,14 +69,28 @@ def write_trace(path: str | Path, program: Program, profile: Profile, target: Ta
 
 
 def _names(profile: Profile) -> list[dict[str, Any]]:
-    named = [(DEVICE_PID, 0, "process_name", f"{profile.soc}: tasks"), (PIPE_PID, 0, "process_name", f"{profile.soc}: pipes of the slowest core")]
-    named += [(DEVICE_PID, track, "thread_name", name) for track, name in ((1, "cube tasks"), (2, "vector tasks"), (3, "host tasks"))]
+    named = [
+        (DEVICE_PID, 0, "process_name", f"{profile.soc}: tasks"),
+        (PIPE_PID, 0, "process_name", f"{profile.soc}: pipes of the slowest core"),
+    ]
+    named += [
+        (DEVICE_PID, track, "thread_name", name)
+        for track, name in ((1, "cube tasks"), (2, "vector tasks"), (3, "host tasks"))
+    ]
     named += [(PIPE_PID, index + 1, "thread_name", pipe) for index, pipe in enumerate(PIPES)]
     return [{"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": {"name": name}} for pid, tid, kind, name in named]
 
 
 def _slice(pid: int, tid: int, name: str, start: float, length: float, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": round(start, 4), "dur": round(length, 4), "args": arguments}
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "name": name,
+        "ts": round(start, 4),
+        "dur": round(length, 4),
+        "args": arguments,
+    }
 
 
 def _counter(name: str, start: float, value: int) -> dict[str, Any]:
