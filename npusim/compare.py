@@ -1,0 +1,233 @@
+"""How far off is it, and where does that come from: end to end against onnxruntime, and layer by layer.
+
+End to end, the session's outputs stand against onnxruntime's float32 run of the same model. Layer by layer, every
+device task is recomputed in float64 from the very operands it read on the device (weights included), so its figure
+shows that task's own rounding and nothing inherited. Where a task's result carries the name of a value of the source
+model, ``drift`` adds what has piled up since the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metadef.error import UsageError
+from metadef.format import unpack
+from npusim.loaded import TaskRun
+from npusim.session import InferenceSession, NodeArg, SessionOptions
+from npusim.twin import run_wide, widened
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``rel_l2`` is |a - b| / |b|, ``cosine`` of the flattened arrays, ``top1_equal`` along the last axis."""
+
+    rel_l2: float
+    max_abs: float
+    cosine: float
+    top1_equal: bool
+
+
+@dataclass(frozen=True)
+class OutputError(Difference):
+    """One output of the model against onnxruntime."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class TaskError:
+    """One task against its operator recomputed in float64 on the operands it read.
+
+    ``origins`` are the source nodes the task came from. ``value`` is the source model's value that the result stands
+    for ("" if none), and ``drift`` the relative L2 distance from onnxruntime's (None without one).
+    """
+
+    task: int
+    name: str
+    op_type: str
+    origins: tuple[str, ...]
+    rel_l2: float
+    max_abs: float
+    value: str = ""
+    drift: float | None = None
+
+
+@dataclass(frozen=True)
+class CompareReport:
+    """``outputs`` in the model's order, ``tasks`` worst first."""
+
+    model: str
+    soc: str
+    precision: str
+    outputs: tuple[OutputError, ...]
+    tasks: tuple[TaskError, ...]
+
+    @property
+    def worst_rel_l2(self) -> float:
+        """Largest end-to-end error; 0 for a model that has no onnxruntime counterpart."""
+        return max((item.rel_l2 for item in self.outputs), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``outputs`` carries the stable keys name, rel_l2, max_abs, cosine, top1_equal."""
+        return asdict(self)
+
+
+def compare_model(
+    source: str | Path | bytes | Any,
+    feeds: Mapping[str, np.ndarray] | None = None,
+    options: SessionOptions | None = None,
+    *,
+    layers: bool = True,
+) -> CompareReport:
+    """Run a model on the simulated chip and in onnxruntime, and compare.
+
+    Args:
+        source: path or bytes of an ONNX model, or a ModelProto. An ``.om`` file is compared layer by layer only.
+        feeds: inputs by name; seeded random ones when None.
+        options: as for the session.
+        layers: recompute every device task too.
+
+    Raises:
+        UsageError: onnxruntime is not installed, or the feeds do not fit. LabError: the model does not compile or run.
+    """
+    session = InferenceSession(source, options)
+    feeds = random_feeds(session.get_inputs()) if feeds is None else feeds
+    compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
+    reference = None if compiled_only else _run_onnxruntime(source, feeds)
+    outputs = ()
+    if reference is not None:
+        names = [item.name for item in session.get_outputs()]
+        ours = session.run(names, feeds)
+        outputs = tuple(
+            OutputError(**asdict(difference(array, reference[name])), name=name)
+            for name, array in zip(names, ours, strict=True)
+        )
+    tasks = compare_layers(session, feeds, reference or {}) if layers else ()
+    program = session.program
+    return CompareReport(session.model.name, session.model.soc, program.precision, outputs, tasks)
+
+
+def compare_layers(
+    session: InferenceSession, feeds: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
+) -> tuple[TaskError, ...]:
+    """Errors of all device tasks, worst first; ``reference`` holds values of the source model by name."""
+    errors = [
+        task_error(item, reference)
+        for item in session.run_layers(feeds)
+        if item.task.on_device and item.task.kernel.domain == "ascend"
+    ]
+    return tuple(sorted(errors, key=lambda item: -item.rel_l2))
+
+
+def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
+    """One executed task against its operator in float64."""
+    task, kernel = item.task, item.task.kernel
+    operands = [
+        None if array is None or desc is None else unpack(array, desc)
+        for array, desc in zip(item.inputs, kernel.inputs, strict=True)
+    ]
+    wanted = run_wide(kernel, operands, node=task.name, wide=np.float64)
+    got = [
+        widened(unpack(array, desc), desc.dtype, np.float64)
+        for array, desc in zip(item.outputs, kernel.outputs, strict=True)
+    ]
+    parts = [difference(ours, exact) for ours, exact in zip(got, wanted, strict=True)]
+    value = next((operand.name for operand in task.outputs if operand.name in reference), "")
+    drift = None
+    if value:
+        slot = [operand.name for operand in task.outputs].index(value)
+        if got[slot].size == reference[value].size:
+            drift = difference(got[slot].reshape(-1), reference[value].reshape(-1)).rel_l2
+    return TaskError(
+        task.id,
+        task.name,
+        kernel.op_type,
+        task.origins,
+        max(part.rel_l2 for part in parts),
+        max(part.max_abs for part in parts),
+        value if drift is not None else "",
+        drift,
+    )
+
+
+def difference(ours: np.ndarray, wanted: np.ndarray) -> Difference:
+    """Distance of two arrays of one shape. Equal infinities and matching NaNs count as equal; others as infinitely far.
+
+    Raises:
+        UsageError: the shapes differ.
+    """
+    if ours.shape != wanted.shape:
+        raise UsageError(
+            "arrays of different shape cannot be compared", expected=str(wanted.shape), got=str(ours.shape)
+        )
+    a, b = ours.astype(np.float64), wanted.astype(np.float64)
+    top1 = bool(np.array_equal(_top1(a), _top1(b)))
+    odd = ~(np.isfinite(a) & np.isfinite(b))
+    if odd.any():
+        if not np.array_equal(a[odd], b[odd], equal_nan=True):
+            return Difference(np.inf, np.inf, 0.0, top1)
+        a, b = np.where(odd, 0.0, a), np.where(odd, 0.0, b)
+    gap, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+    own = float(np.linalg.norm(a))
+    rel = gap / size if size else (np.inf if gap else 0.0)
+    cosine = float(np.sum(a * b)) / (own * size) if own and size else float(own == size)
+    return Difference(rel, float(np.max(np.abs(a - b), initial=0.0)), cosine, top1)
+
+
+def random_feeds(inputs: Sequence[NodeArg], seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded inputs: standard normal floats, integers 0 and 1 (valid as token, index and mask alike), booleans."""
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for item in inputs:
+        name = item.type.removeprefix("tensor(").removesuffix(")")
+        name = {"float": "float32", "double": "float64"}.get(name, name)
+        if name == "bfloat16":
+            feeds[item.name] = (rng.standard_normal(item.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        elif name.startswith("float"):
+            feeds[item.name] = rng.standard_normal(item.shape).astype(name)
+        else:
+            feeds[item.name] = rng.integers(0, 2, item.shape).astype(name)
+    return feeds
+
+
+def _top1(array: np.ndarray) -> np.ndarray:
+    if array.ndim == 0 or array.size == 0:
+        return np.zeros(0)
+    return np.argmax(array, axis=-1)
+
+
+def _run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All float values of the model's main graph, and its outputs, by name."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UsageError(
+            "comparing needs onnxruntime, which is not installed",
+            hint="pip install 'npusim[compare]'",
+        ) from error
+    import onnx
+
+    model = source
+    if isinstance(source, str | Path):
+        model = onnx.load(str(source))
+    elif isinstance(source, bytes):
+        model = onnx.load_from_string(source)
+    names = [item.name for item in model.graph.output]
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    known = set(names)
+    for node in model.graph.node:
+        for name in node.output:
+            if name and name not in known:
+                known.add(name)
+                names.append(name)
+                extended.graph.output.append(onnx.ValueInfoProto(name=name))
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 3
+    runner = onnxruntime.InferenceSession(extended.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+    return dict(zip(names, runner.run(names, dict(feeds)), strict=True))
