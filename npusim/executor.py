@@ -1,0 +1,229 @@
+"""Runs a task table: the one compiled loop, its resident worker threads, its scratch memory and its status word.
+
+A table is an int64 array of rows (kernel address, parts, descriptor address); `npusim.kernels` makes the rows. Tasks run
+in table order, the parts of a task are shared out among the threads as they become free. Which elements a part computes
+depends on shapes alone, so results are bitwise equal at any thread count. The loop is entered through ctypes, which
+drops the GIL; it comes back to Python after bounded stretches so that Ctrl-C is seen between tasks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.kernels import dispatch as dp
+from npusim.kernels.store import kernel_address
+
+OK = dp.OK
+INDEX_OUT_OF_RANGE = dp.INDEX_OUT_OF_RANGE
+HOST_ROW = dp.HOST_ROW
+TRACE_FULL = dp.TRACE_FULL
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_STRETCH_S = 0.03
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended: `code` OK at row `stop`, else the code and the row it belongs to.
+
+    `info` is the bad index for INDEX_OUT_OF_RANGE and the descriptor field for HOST_ROW (a row that asks for Python;
+    continue with `start=row + 1`).
+    """
+
+    code: int
+    row: int
+    info: int = 0
+
+
+class _State:
+    """Memory the compiled loop works on: control block, thread contexts, scratch blocks."""
+
+    def __init__(self, threads: int) -> None:
+        self.control = aligned_int64(dp.CONTROL_FIELDS)
+        self.contexts = aligned_int64(threads * dp.CTX_FIELDS)
+        self.scratch: list[np.ndarray] = []
+        for thread in range(threads):
+            self.contexts[thread * dp.CTX_FIELDS + dp.CTX_THREAD] = thread
+            self.contexts[thread * dp.CTX_FIELDS + dp.CTX_STATUS] = self.control[dp.STATUS_CODE :].ctypes.data
+        self.control[dp.CONTEXTS] = self.contexts.ctypes.data
+        self.grow(1 << 18)
+
+    def grow(self, nbytes: int) -> None:
+        """Give every thread at least `nbytes` of scratch (only while no task runs)."""
+        words = -(-nbytes // 8) + 64
+        threads = self.contexts.size // dp.CTX_FIELDS
+        self.scratch = [aligned_int64(words) for _ in range(threads)]
+        for thread, block in enumerate(self.scratch):
+            self.contexts[thread * dp.CTX_FIELDS + dp.CTX_SCRATCH] = block.ctypes.data
+            self.contexts[thread * dp.CTX_FIELDS + dp.CTX_SCRATCH_BYTES] = (words - 64) * 8
+
+
+class Executor:
+    """`threads` counts the calling thread. One run at a time; concurrent callers queue."""
+
+    def __init__(self, threads: int = 2) -> None:
+        if threads < 1:
+            raise ValueError(f"an executor needs at least one thread, not {threads}")
+        self.threads = threads
+        self._lock = threading.Lock()
+        self._main = _ENTRY(kernel_address("exec:main"))
+        self._worker = _ENTRY(kernel_address("exec:worker")) if threads > 1 else None
+        self._closed = False
+        self._reset()
+        _executors.add(self)
+
+    def _reset(self) -> None:
+        """Fresh memory and no workers: at start, and in a child process after fork."""
+        self._lock = threading.Lock()
+        self._state = _State(self.threads)
+        self._wake = threading.Condition()
+        self._runs = 0
+        self._sleeping = 0
+        self._workers: list[threading.Thread] = []
+        self._rows_per_stretch = 64
+
+    def run(
+        self, table: np.ndarray, start: int = 0, stop: int | None = None, trace: np.ndarray | None = None
+    ) -> Status:
+        """Execute rows start..stop of an int64 [n, 3] table.
+
+        `trace`, an int64 array, receives in [1:] the row numbers in the order they ran and in [0] their count; a run
+        that would overflow it ends with TRACE_FULL. Raises ValueError for a table of another kind or bad bounds.
+        """
+        rows = _check_table(table)
+        end = rows if stop is None else stop
+        if not 0 <= start <= end <= rows:
+            raise ValueError(f"rows {start}..{end} do not lie within a table of {rows} rows")
+        if trace is not None and (trace.dtype != np.int64 or trace.ndim != 1 or not trace.flags.c_contiguous):
+            raise ValueError("trace must be a contiguous one-dimensional int64 array")
+        with self._lock:
+            if self._closed:
+                raise ValueError("this executor is closed")
+            self._start_workers()
+            return self._run_locked(table, start, end, trace)
+
+    def _run_locked(self, table: np.ndarray, start: int, stop: int, trace: np.ndarray | None) -> Status:
+        control = self._state.control
+        control[dp.TABLE], control[dp.ROW], control[dp.STOP_ROW] = table.ctypes.data, start, stop
+        control[dp.TRACE] = 0 if trace is None else trace.ctypes.data + 8
+        control[dp.TRACE_COUNT], control[dp.TRACE_CAPACITY] = 0, 0 if trace is None else trace.size - 1
+        address = control.ctypes.data
+        while True:
+            control[dp.STATUS_CODE] = control[dp.STATUS_INFO] = 0
+            control[dp.BUDGET] = self._rows_per_stretch
+            clock = time.perf_counter()
+            self._main(address, 0, 0)
+            self._adapt(time.perf_counter() - clock)
+            code, row = int(control[dp.STATUS_CODE]), int(control[dp.ROW])
+            if code == dp.NEED_SCRATCH:
+                self._state.grow(int(control[dp.STATUS_INFO]))
+                continue
+            if code == OK and row < stop:
+                continue
+            if trace is not None:
+                trace[0] = control[dp.TRACE_COUNT]
+            if code == OK:
+                return Status(OK, row)
+            info = int(control[dp.STATUS_INFO])
+            return Status(code, row if code == TRACE_FULL else row - 1, info)
+
+    def _adapt(self, seconds: float) -> None:
+        """Keep one stay in compiled code near 30 ms."""
+        if seconds < _STRETCH_S / 4:
+            self._rows_per_stretch = min(self._rows_per_stretch * 2, 1 << 20)
+        elif seconds > 2 * _STRETCH_S:
+            self._rows_per_stretch = max(self._rows_per_stretch // 2, 1)
+
+    def close(self) -> None:
+        """Stop the workers; further runs are refused."""
+        with self._lock:
+            self._closed = True
+            self._state.control[dp.STOP_WORKERS] = 1
+            with self._wake:
+                self._wake.notify_all()
+            workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.join()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        state = getattr(self, "_state", None)
+        if state is not None:
+            state.control[dp.STOP_WORKERS] = 1
+
+    def _start_workers(self) -> None:
+        """Start missing workers and wake those that went to sleep after a quiet time."""
+        with self._wake:
+            self._runs += 1
+            if self._sleeping:
+                self._wake.notify_all()
+        for thread in range(len(self._workers) + 1, self.threads):
+            worker = threading.Thread(
+                target=_serve, args=(weakref.ref(self), self._state, self._worker, self._wake, thread), daemon=True
+            )
+            self._workers.append(worker)
+            worker.start()
+
+
+def _serve(reference: weakref.ref[Executor], state: _State, entry: object, wake: threading.Condition, n: int) -> None:
+    """Body of a worker thread: compiled polling while runs come, sleep on a condition in quiet times."""
+    context = state.contexts[n * dp.CTX_FIELDS :].ctypes.data
+    control = state.control.ctypes.data
+    while not state.control[dp.STOP_WORKERS]:
+        owner = reference()
+        if owner is None:
+            return
+        seen = owner._runs
+        del owner
+        entry(control, context, 0)  # type: ignore[operator]
+        with wake:
+            while not state.control[dp.STOP_WORKERS]:
+                owner = reference()
+                if owner is None:
+                    return
+                if owner._runs != seen:
+                    break
+                owner._sleeping += 1
+                del owner
+                wake.wait(timeout=1.0)
+                owner = reference()
+                if owner is None:
+                    return
+                owner._sleeping -= 1
+                del owner
+
+
+def aligned_int64(words: int) -> np.ndarray:
+    """Zeroed int64 array starting on a 128-byte boundary."""
+    raw = np.zeros(words + 16, np.int64)
+    skip = (-raw.ctypes.data % 128) // 8
+    return raw[skip : skip + words]
+
+
+def _check_table(table: np.ndarray) -> int:
+    good = isinstance(table, np.ndarray) and table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3
+    if not good or not table.flags.c_contiguous:
+        raise ValueError("a task table is a contiguous int64 array of shape [rows, 3]")
+    return int(table.shape[0])
+
+
+def _after_fork() -> None:
+    for executor in list(_executors):
+        executor._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

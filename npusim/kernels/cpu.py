@@ -1,0 +1,85 @@
+"""What the host CPU can do, as far as generated code depends on it.
+
+Every kernel generator asks here which instructions it may rely on; the object store uses the same answer as part of
+its key. `NUMBA_CPU_NAME` and `NUMBA_CPU_FEATURES` override the detection exactly as they do for Numba, so the whole
+library can be run as if on a plainer machine (`NUMBA_CPU_NAME=generic`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+_DEFAULT_L2_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Instruction-set facts of the CPU code is generated for."""
+
+    triple: str
+    name: str
+    features: str
+    x86: bool
+    half: bool  # native half <-> float conversion
+    fma: bool  # native fused multiply-add
+    round: bool  # native floor / ceil / rint
+    wide: bool  # 32 vector registers of 512 bits
+
+    @property
+    def panel(self) -> int:
+        """Output channels one register tile covers: 32 where 512-bit registers exist, else 16."""
+        return 32 if self.wide else 16
+
+    @property
+    def tile_rows(self) -> int:
+        """Largest number of pixels (rows of A) in one register tile."""
+        return 14 if self.wide else 6
+
+
+@functools.cache
+def host() -> Cpu:
+    """The CPU that kernels are compiled for in this process."""
+    import llvmlite.binding as llvm
+
+    name = os.environ.get("NUMBA_CPU_NAME", "").strip()
+    flags = os.environ.get("NUMBA_CPU_FEATURES")
+    if not name or name == "host":
+        name = str(llvm.get_host_cpu_name())
+        if flags is None:
+            flags = str(llvm.get_host_cpu_features().flatten())
+    return describe(str(llvm.get_process_triple()), name, flags or "")
+
+
+def describe(triple: str, name: str, features: str) -> Cpu:
+    """Instruction-set facts for a target triple, LLVM CPU name and feature string (`+avx2,-sse4a`)."""
+    x86 = triple.startswith(("x86_64", "i686"))
+    on = {f[1:] for f in features.split(",") if f.startswith("+")}
+    if name in ("x86-64-v3", "x86-64-v4"):
+        on |= {"sse4.1", "avx2", "f16c", "fma"}
+    if name == "x86-64-v4":
+        on |= {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
+    return Cpu(
+        triple=triple,
+        name=name,
+        features=features,
+        x86=x86,
+        half="f16c" in on if x86 else True,
+        fma="fma" in on if x86 else True,
+        round="sse4.1" in on if x86 else True,
+        wide=x86 and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on,
+    )
+
+
+@functools.cache
+def l2_bytes() -> int:
+    """Size of the level-2 cache of one core in bytes (512 KiB where the system does not say)."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cache/index2/size") as handle:
+            text = handle.read().strip()
+    except OSError:
+        return _DEFAULT_L2_BYTES
+    scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+    digits = text.rstrip("KM")
+    return int(digits) * scale if digits.isdigit() else _DEFAULT_L2_BYTES

@@ -1,0 +1,202 @@
+"""The loop convolution and matrix product share: output-channel units over the register tiles of one filled band.
+
+A part first fills its scratch block with fp32 pixels, then runs this loop: for every unit of `vectors * 16` output
+channels and every tile of the band it calls the tile's micro-kernel and the epilogue. The leading fields of the
+descriptors of both kernels are laid out here; `Core` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from npusim.kernels import epilogue
+from npusim.kernels.cpu import host
+from npusim.kernels.desc import int64_table
+from npusim.kernels.dispatch import scratch
+from npusim.kernels.epilogue import Epilogue
+from npusim.kernels.ir import I64, SIZE, Kernel, Val
+from npusim.kernels.store import kernel_address
+from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
+
+(
+    _WEIGHTS,
+    BIAS,
+    OUT,
+    FULL_UNITS,
+    UNITS,
+    _UNIT_BYTES,
+    _TAP_COUNT,
+    _TAPS,
+    _OC,
+    _OH,
+    _OP,
+    _CHANNELS,
+    _STORED,
+    TILES,
+    LAST_TILES,
+    TILE_COUNT,
+    LAST_TILE_COUNT,
+    _PITCH,
+    _BUFFER,
+    _VECTORS,
+    _UNIT_SHIFTS,
+    _EPILOGUE,
+) = range(1, 23)
+CORE_END = _EPILOGUE + epilogue.FIELDS
+BUFFER_BYTES = 14 * 2 * 64 + 64
+
+
+@dataclass(frozen=True)
+class TileStep:
+    """One register tile of a band: where its pixels start in scratch and how many of them count."""
+
+    segments: int
+    length: int
+    x_offset: int
+    pixels: int
+
+
+@dataclass
+class Core:
+    """Leading fields of a convolution or matrix-product descriptor (sizes in bytes unless named otherwise)."""
+
+    weights: int | np.ndarray
+    weights_dtype: str
+    bias: np.ndarray
+    out: int
+    units: tuple[int, int]  # full units, all units
+    tap_channels: int
+    pixel_bytes: int
+    taps: np.ndarray
+    out_strides: tuple[int, int, int]  # per 16 lanes, per 8 lanes, per pixel
+    channels: int
+    stored: int
+    tiles: Sequence[TileStep]
+    last_tiles: Sequence[TileStep]
+    pitch: int
+    buffer_offset: int
+    vectors: int
+    unit_shifts: np.ndarray | None = None
+    epilogue: Epilogue = field(default_factory=Epilogue)
+
+    def fields(self) -> list[int | float | np.ndarray]:
+        """Descriptor fields 1 .. CORE_END - 1."""
+        tap_bytes = self.tap_channels * 16 * self.vectors * SIZE[self.weights_dtype]
+        return [
+            self.weights,
+            self.bias,
+            self.out,
+            *self.units,
+            tap_bytes * self.taps.size,
+            self.taps.size,
+            self.taps,
+            *self.out_strides,
+            self.channels,
+            self.stored,
+            self._tile_table(self.tiles),
+            self._tile_table(self.last_tiles),
+            len(self.tiles),
+            len(self.last_tiles),
+            self.pitch,
+            self.buffer_offset,
+            self.vectors,
+            0 if self.unit_shifts is None else self.unit_shifts,
+            *self.epilogue.fields(),
+        ]
+
+    def _tile_table(self, tiles: Sequence[TileStep]) -> np.ndarray:
+        full, all_units = self.units
+        rows = []
+        for t in tiles:
+            main, tail = (
+                kernel_address(
+                    tile_name(self.weights_dtype, n, t.segments, t.length, self.tap_channels, self.pixel_bytes)
+                )
+                if used
+                else 0
+                for n, used in ((self.vectors, full > 0), (1, all_units > full))
+            )
+            rows.append((main, tail, t.x_offset, t.pixels))
+        return int64_table(rows)
+
+
+def split_units(groups: int, vectors: int) -> tuple[int, int]:
+    """(full units, all units) that cover `groups` groups of 16 channels; the tail is always one group wide."""
+    full = groups // vectors
+    return full, full + (groups - full * vectors)
+
+
+def balanced(count: int, most: int) -> list[int]:
+    """Split `count` into the fewest pieces of at most `most`, sizes differing by one at most."""
+    if count <= 0:
+        return []
+    pieces = -(-count // most)
+    small, extra = divmod(count, pieces)
+    return [small + 1] * extra + [small] * (pieces - extra)
+
+
+def tile_length(count: int) -> int:
+    """Pixels a tile computes to deliver `count`: even above four, so that few variants exist."""
+    return count if count <= 4 else min(count + count % 2, host().tile_rows)
+
+
+def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
+    """Tiles over `count` pixels in a row of the scratch block."""
+    steps, at = [], 0
+    for n in balanced(count, host().tile_rows):
+        steps.append(TileStep(1, tile_length(n), at * pixel_bytes, n))
+        at += n
+    return steps
+
+
+def define(k: Kernel, dtype: str) -> None:
+    """Emit the functions `epilogue` and `panels(desc, ctx, out, weights, first unit, end unit, last band?)`."""
+    epilogue.emit_function(k, dtype, _EPILOGUE)
+    with k.function("panels", [I64] * 7) as (desc, ctx, out, weights, begin, end, last):
+        names = range(_WEIGHTS, _EPILOGUE)
+        f = {n: k.field(desc, n) for n in names}
+        base = scratch(k, ctx)
+        buffer = base + f[_BUFFER]
+        block = k.alloca(8 * BLOCK_FIELDS)
+        tiles = k.select(last.ne(0), f[LAST_TILES], f[TILES])
+        count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
+        shift = k.field(desc, _EPILOGUE) - f[OUT]
+        k.store(f[_TAPS], block + 8)
+        k.store(f[_TAP_COUNT], block + 16)
+        k.store(buffer, block + 40)
+        k.store(f[_PITCH], block + 48)
+        with k.loop(end, start=begin) as unit:
+            full = unit < f[FULL_UNITS]
+            # Tail units come after the full ones and are one vector wide.
+            group = k.select(full, unit * f[_VECTORS], f[FULL_UNITS] * f[_VECTORS] + unit - f[FULL_UNITS])
+            vectors = k.select(full, f[_VECTORS], 1)
+            k.store(weights + group * (f[_UNIT_BYTES] / f[_VECTORS]), block + 24)
+            k.store(f[BIAS] + group * 64, block + 32)
+            pixels = k.var(out + group * f[_OC])
+            x = k.var(base)
+            with k.when(f[_UNIT_SHIFTS].ne(0)):
+                x.set(base + k.load(f[_UNIT_SHIFTS] + unit * 8))
+            with k.loop(count) as t:
+                row = tiles + t * 32
+                k.store(x.get() + k.field(row, 2), block)
+                k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
+                live = k.field(row, 3)
+                at = pixels.get()
+                lanes = (f[_CHANNELS] - group * 16, f[_STORED] - group * 16)
+                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[_OC], f[_OH], f[_OP], *lanes)
+                pixels.set(at + live * f[_OP])
+
+
+def call_panels(
+    k: Kernel, desc: Val, ctx: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val
+) -> None:
+    """Emit the call of `panels` for one part."""
+    k.call("panels", desc, ctx, out, weights, units[0], units[1], k.convert(last, "zext", I64))
+
+
+def weights_field(k: Kernel, desc: Val) -> Val:
+    """Address of the packed weights."""
+    return k.field(desc, _WEIGHTS)
