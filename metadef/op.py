@@ -1,8 +1,8 @@
-"""Operator prototypes of the Ascend dialect: declared once, read by verifier, folding, costing, execution, tests and docs.
+"""Operator prototypes of the Ascend dialect: declared once, read by verifier, folding, costing, execution and docs.
 
-An :class:`OpDef` states ports with type sets, attributes with kind, default and range, the shape and dtype rule, in-place
-pairs, the storage formats it wants, a NumPy reference in origin layout, and what its vector kernel executes. Shape-like
-parameters are attributes (the ``…D`` operators of the Ascend IR), so inference never needs a tensor's value.
+An :class:`OpDef` states ports with type sets, attributes with kind, default and range, the shape and dtype rule,
+in-place pairs, the storage formats it wants, a NumPy reference in origin layout, and what its vector kernel executes.
+Shape-like parameters are attributes (the ``…D`` operators of the Ascend IR), so inference never needs a tensor's value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PortKind(Enum):
 
 @dataclass(frozen=True)
 class Port:
-    """An operand. ``type_var`` names a type that all ports with the same name share. A dynamic port takes the rest of the list."""
+    """An operand. Ports with the same ``type_var`` share one type. A dynamic port takes the rest of the list."""
 
     name: str
     types: tuple[DType, ...] = NUMBERS
@@ -55,12 +55,12 @@ class AttrKind(Enum):
 
 
 REQUIRED: Any = object()
-_PYTHON_TYPES = {
-    AttrKind.INT: int,
+_PYTHON_TYPES: dict[AttrKind, tuple[type, ...]] = {
+    AttrKind.INT: (int,),
     AttrKind.FLOAT: (int, float),
-    AttrKind.BOOL: bool,
-    AttrKind.STRING: str,
-    AttrKind.TYPE: DType,
+    AttrKind.BOOL: (bool,),
+    AttrKind.STRING: (str,),
+    AttrKind.TYPE: (DType,),
     AttrKind.LIST_INT: (list, tuple),
     AttrKind.LIST_FLOAT: (list, tuple),
 }
@@ -68,7 +68,7 @@ _PYTHON_TYPES = {
 
 @dataclass(frozen=True)
 class Attr:
-    """An attribute. ``minimum``/``maximum`` bound a number or every item of a list; ``length`` fixes a list's length."""
+    """An attribute. ``minimum`` and ``maximum`` bound a number or every item of a list of ``length`` items."""
 
     name: str
     kind: AttrKind
@@ -95,7 +95,8 @@ class Attr:
             if self.length is not None and len(value) != self.length:
                 raise ValueError(f"attribute '{self.name}' wants {self.length} items, got {len(value)}")
         for item in value if isinstance(value, tuple) else (value,):
-            if self.minimum is not None and item < self.minimum or self.maximum is not None and item > self.maximum:
+            low = self.minimum is not None and item < self.minimum
+            if low or (self.maximum is not None and item > self.maximum):
                 raise ValueError(f"attribute '{self.name}' must lie in [{self.minimum}, {self.maximum}], got {item}")
         if self.choices and value not in self.choices:
             raise ValueError(f"attribute '{self.name}' must be one of {self.choices}, got {value!r}")
@@ -129,9 +130,18 @@ class CostClass(Enum):
     HOST = "host"
 
 
+VECTOR_MNEMONICS = frozenset(
+    """
+    abs add adds and axpy block_reduce brcb cast compare compare_scalar copy div dup exp gather ln max maxs min mins mul
+    muls not or rec reduce_max reduce_min reduce_sum relu rsqrt select shift sqrt sub
+    """.split()
+)
+"""Vector instructions a prototype may name; a trailing ``s`` marks the form whose second operand is a scalar."""
+
+
 @dataclass(frozen=True)
 class VectorWork:
-    """What a vector kernel executes: mnemonics of the target's instruction table.
+    """What a vector kernel executes, in ``VECTOR_MNEMONICS``; the target's instruction table prices them.
 
     ``per_repeat`` runs once per 256-byte repeat of the computed width, ``per_row`` once per row restart (row kernels);
     ``computes_fp32`` says that 16-bit operands are widened first (the casts are added by the cost model).
@@ -170,10 +180,14 @@ class OpDef:
         problems, result = [], {}
         for name in given:
             if name not in known:
-                problems.append(Problem(f"{self.type} has no attribute '{name}'", "E10501", node, hint=suggest(name, known)))
+                problems.append(
+                    Problem(f"{self.type} has no attribute '{name}'", "E10501", node, hint=suggest(name, known))
+                )
         for name, attr in known.items():
             if name not in given and attr.default is REQUIRED:
-                problems.append(Problem(f"{self.type} needs attribute '{name}'", "E10501", node, expected=attr.kind.value))
+                problems.append(
+                    Problem(f"{self.type} needs attribute '{name}'", "E10501", node, expected=attr.kind.value)
+                )
                 continue
             try:
                 value = given.get(name, attr.default)
@@ -200,7 +214,9 @@ class OpDef:
         names = self.port_names(len(inputs))
         problems = []
         if len(inputs) > len(names):
-            problems.append(Problem(f"{self.type} takes {len(names)} operands", node=node, got=f"{len(inputs)} operands"))
+            problems.append(
+                Problem(f"{self.type} takes {len(names)} operands", node=node, got=f"{len(inputs)} operands")
+            )
         bound: dict[str, DType] = {}
         for position, port in self._ports_of(len(inputs)):
             desc = inputs[position] if position < len(inputs) else None
@@ -210,10 +226,23 @@ class OpDef:
                 continue
             if desc.dtype not in port.types:
                 allowed = ", ".join(item.label for item in port.types)
-                problems.append(Problem("element type not supported", node=node, port=port.name, expected=allowed, got=desc.dtype.label))
+                problems.append(
+                    Problem(
+                        "element type not supported", node=node, port=port.name, expected=allowed, got=desc.dtype.label
+                    )
+                )
             elif port.type_var and bound.setdefault(port.type_var, desc.dtype) is not desc.dtype:
                 want = bound[port.type_var].label
-                problems.append(Problem("element types differ", node=node, port=port.name, expected=want, got=desc.dtype.label, hint="insert a Cast"))
+                problems.append(
+                    Problem(
+                        "element types differ",
+                        node=node,
+                        port=port.name,
+                        expected=want,
+                        got=desc.dtype.label,
+                        hint="insert a Cast",
+                    )
+                )
         if problems:
             raise InferError(problems)
 
@@ -261,7 +290,12 @@ def get_op(op_type: str, node: str = "") -> OpDef:
     """
     opdef = find_op(op_type)
     if opdef is None:
-        raise OperatorError(f"operator type '{op_type}' is not declared", code="E10501", node=node, hint=suggest(op_type, all_op_types()))
+        raise OperatorError(
+            f"operator type '{op_type}' is not declared",
+            code="E10501",
+            node=node,
+            hint=suggest(op_type, all_op_types()),
+        )
     return opdef
 
 

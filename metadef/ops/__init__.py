@@ -1,0 +1,8 @@
+"""All prototypes of the Ascend dialect: importing this package fills the registry.
+
+Your own operators need no change here: build a :class:`metadef.op.OpDef` and pass it to :func:`metadef.op.register`.
+"""
+
+from metadef.ops import cube, elementwise, move, norm, pool
+
+__all__ = ["cube", "elementwise", "move", "norm", "pool"]

@@ -1,0 +1,155 @@
+"""Operators of the cube unit: convolution and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from metadef.error import InferError
+from metadef.format import Format, TensorDesc
+from metadef.op import FLOATS, Attr, AttrKind, Attrs, CostClass, FormatRule, OpDef, Port, register
+from metadef.ops.common import (
+    DATA_FORMAT,
+    PADS,
+    array,
+    arrays_as_descs,
+    check_window,
+    operand,
+    optional,
+    plain,
+    window_attr,
+)
+from metadef.ops.geometry import ConvGeometry, Descs, MatMulGeometry
+
+
+def _infer_conv(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    check_window(attrs, "strides", "dilations")
+    geometry = ConvGeometry.of(inputs, attrs)
+    _check_bias(inputs, geometry.oc)
+    return [plain(geometry.out_shape, operand(inputs).dtype, Format.NCHW)]
+
+
+def _check_bias(inputs: Descs, length: int) -> None:
+    bias = inputs[2] if len(inputs) > 2 else None
+    if bias is not None and bias.origin_shape != (length,):
+        raise InferError(
+            "bias does not fit the output channels",
+            code="E14001",
+            port="bias",
+            expected=f"shape ({length},)",
+            got=str(bias.origin_shape),
+        )
+
+
+def conv2d_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    """Image-to-column and one matrix product for every image and group, in the type of the operands."""
+    x, weight = array(inputs, 0), array(inputs, 1)
+    bias = inputs[2] if len(inputs) > 2 else None
+    g = ConvGeometry.of(arrays_as_descs(inputs), attrs)
+    result = np.empty(g.out_shape, np.result_type(x, weight))
+    if result.size == 0:
+        return [result]
+    filters = weight.reshape(g.groups, g.group_oc, g.group_c * g.kh * g.kw)
+    pads = ((0, 0), (g.pad_top, g.pad_bottom), (g.pad_left, g.pad_right))
+    for image in range(g.n):
+        padded = np.pad(x[image], pads)
+        columns = _columns(padded, g).reshape(g.groups, g.group_c * g.kh * g.kw, g.oh * g.ow)
+        result[image] = np.matmul(filters, columns).reshape(g.oc, g.oh, g.ow)
+    if bias is not None:
+        result += bias.reshape(1, -1, 1, 1)
+    return [result]
+
+
+def _columns(padded: np.ndarray, g: ConvGeometry) -> np.ndarray:
+    """View (c, kh, kw, oh, ow) of every window of a padded image."""
+    plane, row, pixel = padded.strides
+    strides = (plane, row * g.dilation_h, pixel * g.dilation_w, row * g.stride_h, pixel * g.stride_w)
+    return np.lib.stride_tricks.as_strided(padded, (g.c, g.kh, g.kw, g.oh, g.ow), strides, writeable=False)
+
+
+def _infer_matmul(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    for position, port in enumerate(("x1", "x2")):
+        shape = operand(inputs, position).origin_shape
+        if len(shape) != 2:
+            raise InferError(
+                "operand is not a matrix",
+                code="E14001",
+                port=port,
+                expected="two axes",
+                got=str(shape),
+                hint="use BatchMatMulV2 for stacks of matrices",
+            )
+    return _infer_batch_matmul(inputs, attrs)
+
+
+def _infer_batch_matmul(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    geometry = MatMulGeometry.of(inputs, attrs)
+    _check_bias(inputs, geometry.n)
+    return [plain(geometry.out_shape, operand(inputs).dtype)]
+
+
+def matmul_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    """Matrix product in the type of the operands; leading axes broadcast; K = 0 gives zeros."""
+    a, b = array(inputs, 0), array(inputs, 1)
+    bias = inputs[2] if len(inputs) > 2 else None
+    if attrs.get("transpose_x1", attrs.get("adj_x1", False)):
+        a = np.swapaxes(a, -1, -2)
+    if attrs.get("transpose_x2", attrs.get("adj_x2", False)):
+        b = np.swapaxes(b, -1, -2)
+    with np.errstate(all="ignore"):
+        product = np.matmul(a, b)
+        return [product if bias is None else product + bias]
+
+
+_PRODUCT = (Port("x1", FLOATS, type_var="T"), Port("x2", FLOATS, type_var="T"), optional("bias", FLOATS))
+_RESULT = (Port("y", FLOATS, type_var="T"),)
+
+register(
+    OpDef(
+        "Conv2D",
+        inputs=(Port("x", FLOATS, type_var="T"), Port("filter", FLOATS, type_var="T"), optional("bias", FLOATS)),
+        outputs=_RESULT,
+        attrs=(
+            window_attr("strides"),
+            PADS,
+            window_attr("dilations", (1, 1, 1, 1)),
+            Attr("groups", AttrKind.INT, 1, minimum=1),
+            DATA_FORMAT,
+        ),
+        infer=_infer_conv,
+        reference=conv2d_reference,
+        formats=FormatRule.CONV,
+        cost=CostClass.CONV,
+        doc="2-D convolution, y = x * filter + bias. x (N, C, H, W), filter (OC, C / groups, KH, KW), bias (OC,); "
+        "pads are (top, bottom, left, right); groups = C is a depthwise convolution.",
+    )
+)
+register(
+    OpDef(
+        "MatMulV2",
+        inputs=_PRODUCT,
+        outputs=_RESULT,
+        attrs=(Attr("transpose_x1", AttrKind.BOOL, False), Attr("transpose_x2", AttrKind.BOOL, False)),
+        infer=_infer_matmul,
+        reference=matmul_reference,
+        formats=FormatRule.MATMUL,
+        cost=CostClass.MATMUL,
+        doc="Matrix product of two matrices, y = x1 @ x2 + bias, with x1 (M, K), x2 (K, N), bias (N,). A transpose "
+        "flag says that the operand is stored with its two axes exchanged.",
+    )
+)
+register(
+    OpDef(
+        "BatchMatMulV2",
+        inputs=_PRODUCT,
+        outputs=_RESULT,
+        attrs=(Attr("adj_x1", AttrKind.BOOL, False), Attr("adj_x2", AttrKind.BOOL, False)),
+        infer=_infer_batch_matmul,
+        reference=matmul_reference,
+        formats=FormatRule.MATMUL,
+        cost=CostClass.MATMUL,
+        doc="Matrix products over broadcast leading axes: x1 (…, M, K), x2 (…, K, N), bias (N,). adj_x1 and adj_x2 say "
+        "that an operand's last two axes are stored exchanged.",
+    )
+)
