@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from metadef.files import write_text
+
 REPO = Path(__file__).resolve().parent.parent
 GOLDENS = REPO / "tests" / "goldens"
 DATA_VARIABLE = "NPUSIM_DATA"
@@ -112,14 +114,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             pytest.fail("golden differs (pytest --update rewrites it):\n" + "\n".join(lines), pytrace=False)
 
     return compare
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file by way of a temporary name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _seed(nodeid: str) -> int:
