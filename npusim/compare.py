@@ -17,9 +17,10 @@ import numpy as np
 
 from metadef.error import UsageError
 from metadef.format import unpack
+from metadef.ops.numeric import widen
 from npusim.loaded import TaskRun
 from npusim.session import InferenceSession, NodeArg, SessionOptions
-from npusim.twin import run_wide, widened
+from npusim.twin import run_wide
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
     ]
     wanted = run_wide(kernel, operands, node=task.name, wide=np.float64)
     got = [
-        widened(unpack(array, desc), desc.dtype, np.float64)
+        widen(unpack(array, desc), desc.dtype, np.float64)
         for array, desc in zip(item.outputs, kernel.outputs, strict=True)
     ]
     parts = [difference(ours, exact) for ours, exact in zip(got, wanted, strict=True)]

@@ -15,9 +15,10 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.error import DeviceFault, OperatorError
 from metadef.kernel import Kernel
+from metadef.ops.numeric import narrow
 from metadef.program import Task
 from npusim.device import Device
-from npusim.twin import round_to, run_twin
+from npusim.twin import run_twin
 
 
 def run_host_task(task: Task, device: Device, overflow: str = "inf") -> None:
@@ -61,7 +62,7 @@ def run_framework_node(kernel: Kernel, inputs: list[np.ndarray | None], name: st
                 got=str(array.shape),
                 hint="give the node constant operands, so that the shape is known when the model is compiled",
             )
-        arrays.append(array.view(np.uint16) if array.dtype.name == "bfloat16" else round_to(array, desc.dtype))
+        arrays.append(narrow(array, desc.dtype))
     return arrays
 
 

@@ -1,12 +1,13 @@
 """ONNX's backend interface, so that ONNX's own test-suite and its users can drive the simulated chip.
 
-Models keep their own element types (precision ``origin``). A model is compiled when its input shapes are known: at once,
-or at the first run with shapes it has not seen.
+Models keep their own element types (precision ``origin``). A model is compiled at its first run with input shapes it
+has not seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,8 @@ class PreparedModel(base.BackendRep):
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
         """Outputs in the model's order. ``inputs`` is one array, a sequence in the model's order, or a dict by name.
 
-        Operands that steer shapes (Reshape's ``shape``, Slice's ``starts``…) may be fed: where the model does not compile
-        without their values, fed operands of rank 0 and 1 become constants of this one run.
+        Operands that steer shapes (Reshape's ``shape``, Slice's ``starts``…) may be fed: where the model does not
+        compile without their values, fed operands of rank 0 and 1 become constants of this one run.
 
         Raises:
             BackendIsNotSupposedToImplementIt: an operator, or a form of it, has no place to run.
@@ -75,8 +76,6 @@ class PreparedModel(base.BackendRep):
         return session, feeds
 
     def _options(self, feeds: dict[str, np.ndarray]) -> SessionOptions:
-        from dataclasses import replace
-
         return replace(self.options, shapes={name: array.shape for name, array in feeds.items()})
 
 

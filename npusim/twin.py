@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metadef.dtype import DType
 from metadef.error import ContractError
 from metadef.format import pack, unpack
 from metadef.kernel import Kernel
 from metadef.op import get_op
-
-HALF_MAX = 65504.0
+from metadef.ops.numeric import narrow, widen
 
 
 def run_twin(
@@ -50,7 +48,7 @@ def run_twin(
         if result.shape != desc.origin_shape:
             text = f"the reference of {kernel.op_type} gave a result of another shape than was inferred"
             raise ContractError(text, node=node, expected=str(desc.origin_shape), got=str(result.shape))
-        storage.append(pack(round_to(result, desc.dtype, overflow), desc))
+        storage.append(pack(narrow(result, desc.dtype, overflow), desc))
     return storage
 
 
@@ -63,7 +61,7 @@ def run_wide(
 ) -> list[np.ndarray]:
     """Results of a task in framework layout before their rounding, from operands in framework layout."""
     operands = [
-        None if array is None or desc is None else widened(array, desc.dtype, wide)
+        None if array is None or desc is None else widen(array, desc.dtype, wide)
         for array, desc in zip(origins, kernel.inputs, strict=True)
     ]
     base = operands[: len(operands) - sum(item.operand is not None for item in kernel.fused)]
@@ -73,36 +71,3 @@ def run_wide(
             extra = [] if item.operand is None else [operands[item.operand]]
             results = [*get_op(item.op_type, node).reference([results[0], *extra], item.attrs), *results[1:]]
     return [np.asarray(result) for result in results]
-
-
-def widened(array: np.ndarray, dtype: DType, wide: type[np.floating] = np.float32) -> np.ndarray:
-    """Floats in the wide type (never narrower than they are); other types unchanged."""
-    if dtype is DType.BF16:
-        return (array.astype(np.uint32) << 16).view(np.float32).astype(wide, copy=False)
-    if dtype in (DType.FLOAT16, DType.FLOAT):
-        return array.astype(wide, copy=False)
-    return array
-
-
-def round_to(array: np.ndarray, dtype: DType, overflow: str = "inf") -> np.ndarray:
-    """One rounding, nearest even, to an element type; bfloat16 comes back as uint16.
-
-    ``overflow`` is ``inf``, or ``saturate``: float16 results beyond 65504 (infinities too) become 65504, NaN becomes 0.
-    """
-    with np.errstate(all="ignore"):
-        if dtype is DType.FLOAT16 and overflow == "saturate" and array.dtype.kind == "f":
-            return (
-                np.nan_to_num(array, nan=0.0, posinf=HALF_MAX, neginf=-HALF_MAX)
-                .clip(-HALF_MAX, HALF_MAX)
-                .astype(np.float16)
-            )
-        if dtype is DType.BF16:
-            return array if array.dtype == np.uint16 else _to_bfloat16(array)
-        return array.astype(dtype.numpy, copy=False)
-
-
-def _to_bfloat16(array: np.ndarray) -> np.ndarray:
-    single = array.astype(np.float32)
-    bits = single.view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(single), 0x7FC0 | (bits >> 16 & 0x8000), rounded).astype(np.uint16)

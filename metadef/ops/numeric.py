@@ -27,14 +27,15 @@ def widen(value: np.ndarray, dtype: DType, compute: type = np.float32) -> np.nda
 def narrow(value: np.ndarray, dtype: DType, overflow: str = "inf") -> np.ndarray:
     """Round a computed value to its storage type, to nearest even.
 
-    ``overflow`` "inf" lets large values become infinite; "saturate" clips all, infinite too, to the largest number.
+    ``overflow`` "inf" lets large values become infinite; "saturate" clips all, infinite too, to the largest number,
+    and a float16 NaN becomes 0 (Ascend C: 310P).
     """
     value = np.asarray(value)
     if dtype is DType.BF16:
         return _to_bfloat16(value.astype(np.float32, copy=False), overflow)
     with np.errstate(all="ignore"):
         if dtype is DType.FLOAT16 and overflow == "saturate":
-            value = np.clip(value, -HALF_MAX, HALF_MAX)
+            value = np.nan_to_num(np.clip(value, -HALF_MAX, HALF_MAX), nan=0.0)
         return value.astype(dtype.numpy, copy=False)
 
 
