@@ -131,10 +131,42 @@ class CostClass(Enum):
 
 
 VECTOR_MNEMONICS = frozenset(
-    """
-    abs add adds and axpy block_reduce brcb cast compare compare_scalar copy div dup exp gather ln max maxs min mins mul
-    muls not or rec reduce_max reduce_min reduce_sum relu rsqrt select shift sqrt sub
-    """.split()
+    (
+        "abs",
+        "add",
+        "adds",
+        "and",
+        "axpy",
+        "block_reduce",
+        "brcb",
+        "cast",
+        "compare",
+        "compare_scalar",
+        "copy",
+        "div",
+        "dup",
+        "exp",
+        "gather",
+        "ln",
+        "max",
+        "maxs",
+        "min",
+        "mins",
+        "mul",
+        "muls",
+        "not",
+        "or",
+        "rec",
+        "reduce_max",
+        "reduce_min",
+        "reduce_sum",
+        "relu",
+        "rsqrt",
+        "select",
+        "shift",
+        "sqrt",
+        "sub",
+    )
 )
 """Vector instructions a prototype may name; a trailing ``s`` marks the form whose second operand is a scalar."""
 
