@@ -1,8 +1,8 @@
 """Target: what a chip is, as one immutable value. The chip enters compiler and simulator only through it.
 
 Constants come from ``targets/*.yaml``; each leaf is ``{value, source, sure}``. A file may inherit from another and
-state only what differs; users pass the path of their own file to :func:`load_target`. A target compares and hashes by
-its name and the hash of its constants, so costs may be memoised per target.
+state only what differs (null takes a group or constant away); users pass the path of their own file to
+:func:`load_target`. A target compares and hashes by its name and the hash of its constants, so costs may be memoised.
 """
 
 from __future__ import annotations
@@ -65,12 +65,18 @@ class Constant:
 
 @dataclass(frozen=True)
 class DataPath:
-    """A DMA path: a transfer holds its pipe for max(issue, bytes / rate); data is there ``latency_cycles`` later."""
+    """A DMA path: a transfer holds its pipe for max(issue, bytes / rate); data is there ``latency_cycles`` later.
+
+    The ``cold`` pair adds to the latency and replaces the rate for bytes that miss L2.
+    """
 
     name: str
     latency_cycles: int
+    cold_latency_cycles: int
     issue_cycles: int
     bytes_per_cycle: float
+    cold_bytes_per_cycle: float
+    sustained_bytes_per_cycle: float
     burst_cycles: int
     request_bytes: int
 
@@ -261,6 +267,8 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if isinstance(old, dict) and isinstance(item, dict) and "value" not in item:
             merged[key] = _merge(old, item)
+        elif item is None:
+            merged.pop(key, None)
         else:
             merged[key] = item
     return merged
