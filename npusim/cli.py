@@ -444,7 +444,8 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
     program, data = session.program, session.profile.data
     console.print(
         f"{program.soc}: {len(program.tasks)} tasks, {data.cycles:,} cycles = {show_us(data.us)}; "
-        f"arena {show_bytes(program.total_size)} (without reuse {show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}",
+        f"arena {show_bytes(program.total_size)} (without reuse {show_bytes(program.no_reuse)}), "
+        f"weights {show_bytes(program.weights_bytes)}",
         highlight=False,
     )
     for task in program.tasks:

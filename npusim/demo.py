@@ -98,7 +98,8 @@ def show_demo(result: DemoResult, console: Any) -> None:
     total = len(result.labels)
     console.print(
         f"\n[bold]Numbers[/bold]  {result.accuracy:.1%} of {total} pictures right; "
-        f"onnxruntime in fp32: {result.reference_accuracy:.1%}; same answer on {result.agree} of {total}, cosine {result.cosine:.6f}",
+        f"onnxruntime in fp32: {result.reference_accuracy:.1%}; "
+        f"same answer on {result.agree} of {total}, cosine {result.cosine:.6f}",
         highlight=False,
     )
     console.print(
@@ -108,7 +109,8 @@ def show_demo(result: DemoResult, console: Any) -> None:
     )
     console.print(
         f"[bold]Memory[/bold]   arena {show_bytes(program.total_size)} "
-        f"(lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)}), weights {show_bytes(program.weights_bytes)}\n",
+        f"(lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)}), "
+        f"weights {show_bytes(program.weights_bytes)}\n",
         highlight=False,
     )
     print_table(result.profile, console, top=8)
