@@ -1,0 +1,229 @@
+"""A cube kernel as a batched matrix product: what its tiles move, whatever operator it came from.
+
+This is the home of the GEMM view that :class:`metadef.kernel.CubeTile` speaks of. A convolution has one product per
+image (and per block of groups): M = output pixels, N = output channels, K = taps times channels padded to C0. Groups
+narrower than a channel block share one product whose filter is zero off the diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.format import FRACTAL_ROWS, Format, TensorDesc, ceil_div, round_up
+from metadef.kernel import CubeTile, Kernel
+from metadef.op import CostClass, get_op
+from metadef.ops.geometry import ConvGeometry, MatMulGeometry
+from metadef.target import Target
+
+RESIDENTS = ("", "a", "b", "a_panel", "b_panel")
+"""What may stay in L1, as in ``CubeTile.resident``; arrays of candidates use the index."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sliding window of a convolution (elements): how output pixels map to rows of the input image."""
+
+    h: int
+    w: int
+    ow: int
+    stride_h: int
+    stride_w: int
+    extent_h: int
+    extent_w: int
+    pad_top: int
+    pad_left: int
+
+    @property
+    def by_pixel(self) -> bool:
+        """load3d fetches pixel by pixel unless the stride is 1, 2 or 4 (source: the vendor's load3d estimator)."""
+        return self.stride_w not in (1, 2, 4)
+
+    def input_pixels(self, start: Any, stop: Any) -> Any:
+        """Input pixels under output pixels start..stop-1 of one image (integers or arrays).
+
+        Padding is not read. A tile within one output row reads only the columns under it.
+        """
+        first_row, last_row = start // self.ow, (stop - 1) // self.ow
+        top = np.maximum(first_row * self.stride_h - self.pad_top, 0)
+        bottom = np.minimum(last_row * self.stride_h - self.pad_top + self.extent_h, self.h)
+        left = np.maximum((start - first_row * self.ow) * self.stride_w - self.pad_left, 0)
+        last_column = stop - 1 - last_row * self.ow
+        right = np.minimum(last_column * self.stride_w - self.pad_left + self.extent_w, self.w)
+        width = np.where(first_row == last_row, np.maximum(right - left, 0), self.w)
+        return np.maximum(bottom - top, 0) * width
+
+
+@dataclass(frozen=True)
+class CubeView:
+    """Sizes of a cube kernel. M, N, K are elements of one product; K is padded to whole channel blocks.
+
+    ``a_channels`` is how many elements of K one input pixel holds (``k`` for a matrix product); ``x_path`` are the DMA
+    paths; ``shared_b`` says that all products of the batch read one B; ``extra_bytes`` are bytes an element of each
+    epilogue operand that has the result's shape; ``out_bytes`` is the result's element.
+    """
+
+    dtype: DType
+    batch: int
+    m: int
+    n: int
+    k: int
+    fractal_k: int
+    a_channels: int
+    window: Window | None
+    a_path: str
+    b_path: str
+    shared_a: bool
+    shared_b: bool
+    has_bias: bool
+    out_bytes: int
+    plain_out: bool
+    extra_bytes: tuple[int, ...]
+    epilogue: tuple[str, ...]
+    macs: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, target: Target) -> CubeView:
+        """From a Conv2D, MatMulV2 or BatchMatMulV2 kernel.
+
+        Raises:
+            TargetError: the cube cannot multiply the element type. InferError: shapes do not fit.
+        """
+        opdef = get_op(kernel.op_type)
+        if opdef.cost is CostClass.CONV:
+            return _conv_view(kernel, target)
+        return _matmul_view(kernel, target)
+
+    @property
+    def element_bytes(self) -> int:
+        return self.dtype.bytes
+
+    def a_bytes(self, start: Any, stop: Any) -> Any:
+        """Bytes of A that rows start..stop-1 of M need over the whole of K (integers or arrays)."""
+        pixels = stop - start if self.window is None else self.window.input_pixels(start, stop)
+        return pixels * self.a_channels * self.element_bytes
+
+    def panel_fits(self, target: Target, tile: CubeTile) -> bool:
+        """Whether, with all of A or all of B of a core's piece in L1, a panel of the other operand fits beside it."""
+        piece = piece_of(self, tile)
+        size = self.element_bytes
+        if tile.resident == "a":
+            need = int(self.a_bytes(0, min(piece.m, self.m))) + piece.k * tile.n0 * size
+        else:
+            need = piece.k * piece.n * size + int(self.a_bytes(0, min(tile.m0, self.m)))
+        return need <= target.buffer_bytes["L1"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What the fullest core computes: products, and rows, columns and depth of each (whole fractals)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+def piece_of(view: CubeView, tile: CubeTile, *, smallest: bool = False) -> Piece:
+    """The share of the fullest (or emptiest working) core: whole fractals are dealt, the first cores take one more."""
+    rows, columns = ceil_div(view.m, FRACTAL_ROWS), ceil_div(view.n, FRACTAL_ROWS)
+    depth = ceil_div(view.k, view.fractal_k)
+
+    def share(count: int, split: int) -> int:
+        full = ceil_div(count, split)
+        if not smallest:
+            return full
+        return max(count - full * (ceil_div(count, full) - 1), 1)
+
+    return Piece(
+        share(view.batch, tile.split_batch),
+        share(rows, tile.split_m) * FRACTAL_ROWS,
+        share(columns, tile.split_n) * FRACTAL_ROWS,
+        share(depth, tile.split_k) * view.fractal_k,
+    )
+
+
+def _common(kernel: Kernel, base: int) -> dict[str, Any]:
+    """Bias, epilogue and result: ``base`` is the number of operands of the operator itself."""
+    result = kernel.outputs[0]
+    work: list[str] = []
+    extra: list[int] = []
+    for item in kernel.fused:
+        work += get_op(item.op_type).work.per_repeat
+        desc = kernel.inputs[item.operand] if item.operand is not None else None
+        if desc is not None and desc.elements == result.elements:
+            extra.append(desc.dtype.bytes)
+    return {
+        "has_bias": base > 2 and len(kernel.inputs) > 2 and kernel.inputs[2] is not None,
+        "out_bytes": result.dtype.bytes,
+        "plain_out": result.is_plain,
+        "extra_bytes": tuple(extra),
+        "epilogue": tuple(work),
+    }
+
+
+def _load_path(desc: TensorDesc) -> str:
+    return "GM->L1 ND2NZ" if desc.is_plain else "GM->L1"
+
+
+def _conv_view(kernel: Kernel, target: Target) -> CubeView:
+    g = ConvGeometry.of(kernel)
+    x = kernel.inputs[0]
+    assert x is not None
+    c0 = target.c0(x.dtype)
+    merged = max(1, min(g.groups, c0 // g.group_c)) if g.groups > 1 else 1
+    channels = round_up(merged * g.group_c, c0)
+    window = Window(
+        g.h,
+        g.w,
+        g.ow,
+        g.stride_h,
+        g.stride_w,
+        (g.kh - 1) * g.dilation_h + 1,
+        (g.kw - 1) * g.dilation_w + 1,
+        g.pad_top,
+        g.pad_left,
+    )
+    return CubeView(
+        dtype=x.dtype,
+        batch=g.n * ceil_div(g.groups, merged),
+        m=g.oh * g.ow,
+        n=merged * g.group_oc,
+        k=channels * g.kh * g.kw,
+        fractal_k=target.fractal_k(x.dtype),
+        a_channels=channels,
+        window=window,
+        a_path=_load_path(x),
+        b_path="GM->L1",
+        shared_a=False,
+        shared_b=g.groups == 1,
+        macs=g.macs,
+        **_common(kernel, 3),
+    )
+
+
+def _matmul_view(kernel: Kernel, target: Target) -> CubeView:
+    g = MatMulGeometry.of(kernel, fold=True)
+    a, b = kernel.inputs[0], kernel.inputs[1]
+    assert a is not None and b is not None
+    k = round_up(g.k, target.fractal_k(a.dtype))
+    count = g.batch
+    return CubeView(
+        dtype=a.dtype,
+        batch=count,
+        m=g.m,
+        n=g.n,
+        k=k,
+        fractal_k=target.fractal_k(a.dtype),
+        a_channels=k,
+        window=None,
+        a_path=_load_path(a),
+        b_path="GM->L1" if b.format in (Format.FRACTAL_NZ, Format.FRACTAL_Z) else "GM->L1 ND2NZ",
+        shared_a=count > 1 and a.elements == g.m * g.k,
+        shared_b=count == 1 or b.elements == g.k * g.n,
+        macs=g.macs,
+        **_common(kernel, 3),
+    )

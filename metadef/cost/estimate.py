@@ -1,0 +1,175 @@
+"""Closed-form cycles of one core, for ranking many tile candidates at once: the pipe engine's recurrence, summed.
+
+Everything is an array over candidates (NumPy broadcasting); the engine in ``metadef.cost.engine`` is the judge. Loads
+are taken to hit L2 as far as they repeat, and to come from memory once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metadef.cost.cube_view import RESIDENTS, CubeView
+from metadef.format import FRACTAL_ROWS
+from metadef.target import Target
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class CubeCandidates:
+    """Tiles to be ranked: the fields of ``CubeTile`` as integer arrays (or scalars) that broadcast.
+
+    ``resident`` holds indices into ``RESIDENTS``; ``cores`` is how many cores work at once.
+    """
+
+    m0: Array
+    n0: Array
+    k0: Array
+    k1: Array
+    split_batch: Array = 1
+    split_m: Array = 1
+    split_n: Array = 1
+    split_k: Array = 1
+    resident: Array = 0
+    double_l1: Array = True
+    double_l0: Array = True
+    double_l0c: Array = False
+
+    @property
+    def pieces(self) -> Array:
+        """How many pieces the work is cut into (``block_dim``)."""
+        return np.multiply(np.multiply(self.split_batch, self.split_m), np.multiply(self.split_n, self.split_k))
+
+
+def cube_tile_cycles(target: Target, view: CubeView, tiles: CubeCandidates) -> np.ndarray:
+    """Cycles of the fullest core plus launch, one number per candidate (float64).
+
+    Whether a tile fits the buffers is the caller's business.
+    """
+    rows, columns = -(-view.m // FRACTAL_ROWS), -(-view.n // FRACTAL_ROWS)
+    depth = -(-view.k // view.fractal_k)
+    images = _ceil(view.batch, tiles.split_batch)
+    m = _ceil(rows, tiles.split_m) * FRACTAL_ROWS
+    n = _ceil(columns, tiles.split_n) * FRACTAL_ROWS
+    k = _ceil(depth, tiles.split_k) * view.fractal_k
+    tm, tn = _ceil(m, tiles.m0), _ceil(n, tiles.n0)
+    steps, blocks = _ceil(k, tiles.k0), _ceil(k, tiles.k1)
+    count = images * tm * tn
+    cores = np.minimum(tiles.pieces, target.cube_cores)
+    size = view.element_bytes
+
+    # Parts too small to stream wait for their own accumulator (the barrier rule of the cube).
+    fractals = np.multiply(np.minimum(tiles.m0, m), np.minimum(tiles.n0, n)) // 256
+    small = fractals < target.value("cube.accumulate_barrier_fractals")
+    overhead = np.where(
+        small, target.value("cube.isolated_overhead_cycles"), target.value("cube.streamed_overhead_cycles")
+    )
+    products = (m // FRACTAL_ROWS) * (n // FRACTAL_ROWS) * (k // view.fractal_k)
+    cube = images * products * target.fractal_cycles(view.dtype) + count * steps * overhead
+
+    left, right = target.path("L1->L0A"), target.path("L1->L0B")
+    a_rate = np.where(view.window is not None and view.window.by_pixel, 32.0, left.bytes_per_cycle)
+    mte1 = images * (m * k * size * tn / a_rate + n * k * size * tm / right.bytes_per_cycle) + count * steps * 4
+
+    mte2, first = _loads(target, view, tiles, (images, m, n, k, tm, tn, blocks), cores)
+    out = _result(target, view, count, tiles, (images, m, n))
+    chain = np.where(tiles.double_l0, np.maximum(cube, mte1), cube + mte1)
+    serial_out = chain + out
+    chain = np.where(tiles.double_l0c, np.maximum(chain, out), serial_out)
+    total = np.where(tiles.double_l1, np.maximum(chain, mte2), chain + mte2)
+    waves = _ceil(tiles.pieces, target.cube_cores)
+    return np.asarray(waves * (total + first + out / count) + launch_cycles(target, cores), np.float64)
+
+
+def _loads(
+    target: Target, view: CubeView, tiles: CubeCandidates, sizes: tuple[Array, ...], cores: Array
+) -> tuple[Array, Array]:
+    """(MTE2 cycles of the core, cycles before the first product can start)."""
+    images, m, n, k, tm, tn, blocks = sizes
+    size = view.element_bytes
+    limit = target.buffer_bytes["L1"]
+    a_tile = view.a_bytes(np.zeros_like(m), np.minimum(tiles.m0, view.m)) * (k / view.k)
+    a_all = view.a_bytes(np.zeros_like(m), np.minimum(m, view.m)) * (k / view.k)
+    b_tile, b_all = k * tiles.n0 * size, k * n * size
+    resident = np.asarray(tiles.resident)
+    is_a, is_b, is_a_panel, is_b_panel = (
+        resident == RESIDENTS.index(name) for name in ("a", "b", "a_panel", "b_panel")
+    )
+    a_once = is_a | is_a_panel | (is_b & (b_all + a_tile <= limit))
+    b_once = is_b | is_b_panel | (is_a & (a_all + b_tile <= limit))
+    a_times = np.where(a_once, 1, tn)
+    b_times = np.where(b_once, 1, tm)
+    b_images = np.where(is_b & view.shared_b, 1, images)
+    a_bytes = images * np.where(is_a, a_all, tm * a_tile) * np.where(is_a, 1, a_times)
+    b_bytes = b_images * b_all * b_times
+    cycles: Array = 0.0
+    share = np.minimum(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
+    for amount, name, rows in ((a_bytes, view.a_path, tiles.m0), (b_bytes, view.b_path, tiles.k1)):
+        path = target.path(name)
+        rate = np.minimum(share, path.sustained_bytes_per_cycle)
+        block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
+        issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
+        cycles = cycles + amount * np.maximum(1 / rate, issue / block)
+    unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * size) + view.k * view.n * size
+    cycles = np.maximum(cycles, unique / target.hbm_bytes_per_cycle / _ceil(tiles.pieces, target.cube_cores))
+    latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
+    return cycles, latency + (a_tile + b_tile) / blocks / share
+
+
+def _result(target: Target, view: CubeView, count: Array, tiles: CubeCandidates, sizes: tuple[Array, ...]) -> Array:
+    """Cycles to move the results of the core out, epilogue included."""
+    images, m, n = sizes
+    elements = images * m * n
+    if target.has_fixpipe:
+        path = target.path("L0C->GM NZ2ND" if view.plain_out else "L0C->GM")
+        return elements * 4 / path.sustained_bytes_per_cycle + count * path.latency_cycles
+    to_ub, to_gm = target.path("L0C->UB"), target.path("UB->GM")
+    repeats = elements * 4 / target.value("vector.repeat_bytes")
+    call = target.value("vector.dependent_call_cycles")
+    work = sum(target.vector_instruction(name, 4)[1] for name in view.epilogue) + (1 if view.has_bias else 0)
+    vector = elements * 4 / to_ub.bytes_per_cycle + repeats * work + count * call * (1 + len(view.epilogue))
+    store = elements * view.out_bytes / to_gm.sustained_bytes_per_cycle
+    extra = elements * sum(view.extra_bytes) / target.path("GM->UB").sustained_bytes_per_cycle
+    return np.maximum(vector, store + extra) + count * to_gm.latency_cycles
+
+
+def vector_tile_cycles(
+    target: Target,
+    loads_bytes: Array,
+    stores_bytes: Array,
+    repeat_cycles: Array,
+    calls: Array,
+    tiles: Array,
+    cores: Array,
+    double_buffer: Array = True,
+) -> np.ndarray:
+    """Cycles of the fullest core of a vector kernel plus launch, one number per candidate (float64).
+
+    ``loads_bytes`` and ``stores_bytes`` are those of one tile, ``repeat_cycles`` what its vector instructions take by
+    their repeats, ``calls`` how many dependent calls it makes, ``tiles`` how many tiles the fullest core has, ``cores``
+    how many cores work at once.
+    """
+    load_path, store_path = target.path("GM->UB"), target.path("UB->GM")
+    share = np.minimum(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / np.asarray(cores))
+    load = load_path.latency_cycles + np.divide(loads_bytes, np.minimum(share, load_path.bytes_per_cycle))
+    work = np.asarray(repeat_cycles) + np.multiply(calls, target.value("vector.dependent_call_cycles"))
+    store = store_path.latency_cycles + np.divide(stores_bytes, np.minimum(share, store_path.sustained_bytes_per_cycle))
+    loop = target.value("sync.tile_cycles")
+    first = load + work + store
+    hidden = np.maximum(np.maximum(load - load_path.latency_cycles, work), store - store_path.latency_cycles)
+    overlapped = first + (np.asarray(tiles) - 1) * np.maximum(hidden, loop)
+    cycles = np.where(double_buffer, overlapped, tiles * (first + loop))
+    return np.asarray(cycles + launch_cycles(target, cores), np.float64)
+
+
+def launch_cycles(target: Target, cores: Array, protocol: str = "graph") -> Array:
+    """Start of a task: a fixed part plus a part per core that starts. ``protocol`` is graph, benchmark or loop."""
+    us = target.value("launch.task_us") + target.value(f"launch.core_{protocol}_us") * np.asarray(cores)
+    return np.rint(us * target.clock_mhz)
+
+
+def _ceil(value: Array, by: Array) -> Array:
+    return -(-np.asarray(value) // np.asarray(by))
