@@ -2,8 +2,8 @@
 
 A planner function takes a :class:`Site` (a task with host addresses) and returns the executor's calls. ``PLANNERS``
 maps operator types to planner functions; each states what it cannot do by raising :class:`NoFastKernel`, and the task
-then runs on its derived twin. Constant weights are packed once, here, into the kernels' own layout, after which the mapped
-pages of the model file are let go.
+then runs on its derived twin. Constant weights are packed once, here, into the kernels' own layout, after which the
+mapped pages of the model file are let go.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from math import prod
 from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call
+from npusim.kernels.plans import cube, vector
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "NoFastKernel", "PlanOptions", "Planner", "Site"]
 
 PlanFunction = Callable[[Site], list[Call]]
-PLANNERS: dict[str, PlanFunction] = {}
+PLANNERS: dict[str, PlanFunction] = {
+    "BNInfer": vector.plan_batch_norm,
+    "Conv2D": cube.plan_conv,
+    **dict.fromkeys(vector.ELEMENTWISE_TYPES, vector.plan_elementwise),
+}
 
 
 class Planner:
