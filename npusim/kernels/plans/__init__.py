@@ -14,7 +14,7 @@ from math import prod
 from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call
-from npusim.kernels.plans import cube, vector
+from npusim.kernels.plans import cube, pool, vector
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "NoFastKernel", "PlanOptions", "Planner", "Site"]
@@ -22,7 +22,10 @@ __all__ = ["PLANNERS", "NoFastKernel", "PlanOptions", "Planner", "Site"]
 PlanFunction = Callable[[Site], list[Call]]
 PLANNERS: dict[str, PlanFunction] = {
     "BNInfer": vector.plan_batch_norm,
+    "BatchMatMulV2": cube.plan_matmul,
     "Conv2D": cube.plan_conv,
+    "MatMulV2": cube.plan_matmul,
+    **dict.fromkeys(("AvgPoolV2", "GlobalAveragePool", "MaxPoolV3"), pool.plan_pool),
     **dict.fromkeys(vector.ELEMENTWISE_TYPES, vector.plan_elementwise),
 }
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from metadef.kernel import FusedOp
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.plans.site import NoFastKernel, Site
 
-_INFINITY = float("inf")
 
-
-def epilogue_of(site: Site) -> Epilogue:
+def epilogue_of(site: Site, fused: Sequence[FusedOp]) -> Epilogue:
     """The epilogue of a cube task: at most one Add of a tensor laid out like the result, then at most one activation.
+
+    ``fused`` is the task's chain, or what is left of it. Residuals of computed operands may lie on the result itself.
 
     Raises:
         NoFastKernel: the chain has another form.
     """
-    chain = list(site.kernel.fused)
+    chain = list(fused)
     residual = 0
     if chain and chain[0].op_type == "Add" and chain[0].operand is not None:
         operand = site.input(chain.pop(0).operand or 0)
@@ -26,7 +29,7 @@ def epilogue_of(site: Site) -> Epilogue:
     if not chain:
         return Epilogue(residual=residual, saturate=saturate)
     if len(chain) > 1:
-        names = ", ".join(item.op_type for item in site.kernel.fused)
+        names = ", ".join(item.op_type for item in chain)
         raise NoFastKernel(f"the fused chain {names} is not residual, then activation")
     return _with_activation(residual, saturate, chain[0])
 
@@ -47,11 +50,8 @@ def _with_activation(residual: int, saturate: bool, item: FusedOp) -> Epilogue:
     return Epilogue(residual, plain[item.op_type], saturate=saturate)
 
 
-def clip_bounds(op_type: str, attrs: object) -> tuple[float, float]:
-    """Lower and upper bound of Relu, Relu6 or ClipByValue."""
-    if op_type == "Relu":
-        return 0.0, _INFINITY
+def clip_bounds(op_type: str, attrs: Mapping[str, Any]) -> tuple[float, float]:
+    """Lower and upper bound of Relu6 or ClipByValue."""
     if op_type == "Relu6":
         return 0.0, 6.0
-    assert isinstance(attrs, dict)
     return attrs["clip_value_min"], attrs["clip_value_max"]
