@@ -1,7 +1,7 @@
 """Reads which passes a user has switched off: GE's ``fusion_switch.cfg`` in both forms, and ``--optimization_switch``.
 
-The plain form has lines ``PassName:off``; the JSON form is ``{"Switch": {"GraphFusion": {...}, "UBFusion": {...}}}`` where a
-section may name ``ALL``. Names of passes that this compiler does not have are kept: the report lists them.
+The plain form has lines ``PassName:off``; the JSON form is ``{"Switch": {"GraphFusion": {...}, "UBFusion": {...}}}``
+where a section may name ``ALL``. Names of passes that this compiler does not have are kept: the report lists them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_fusion_switch(path: str | Path, passes: Iterable[Pass], optimization_sw
         passes: the pipeline, which ``ALL`` is resolved with (required passes stay on).
 
     Raises:
-        UsageError: the file cannot be read, or lines that are neither ``name:on`` nor ``name:off``; all of them at once.
+        UsageError: the file cannot be read, or lines that are neither ``name:on`` nor ``name:off``, all at once.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -42,7 +42,9 @@ def parse_fusion_switch(text: str, passes: Iterable[Pass], optimization_switch: 
     known = list(passes)
     for group, name, value in rows:
         if value.lower() not in ("on", "off"):
-            problems.append(Problem(f"switch of '{name}' is not understood", expected="PassName:on or PassName:off", got=value))
+            problems.append(
+                Problem(f"switch of '{name}' is not understood", expected="PassName:on or PassName:off", got=value)
+            )
         elif name == "ALL":
             for item in known:
                 if item.group in (GRAPH_FUSION, UB_FUSION) and group in ("", item.group) and not item.required:
@@ -72,11 +74,15 @@ def _json_rows(text: str) -> list[tuple[str, str, str]]:
         sections = [(_SECTIONS[section], table) for section, table in switch.items()]
     except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
         expected = '{"Switch": {"GraphFusion": {"PassName": "off"}, "UBFusion": {…}}}'
-        raise UsageError("fusion switch file is not understood", code="E10410", expected=expected, got=str(error)) from None
+        raise UsageError(
+            "fusion switch file is not understood", code="E10410", expected=expected, got=str(error)
+        ) from None
     rows: list[tuple[str, str, str]] = []
     for group, table in sections:
         if not isinstance(table, Mapping):
             raise UsageError("a section of the fusion switch file is not an object", code="E10410", got=str(table))
         # GE lets a single pass overrule ALL wherever it stands in the section.
-        rows += sorted(((group, str(name), str(value)) for name, value in table.items()), key=lambda row: row[1] != "ALL")
+        rows += sorted(
+            ((group, str(name), str(value)) for name, value in table.items()), key=lambda row: row[1] != "ALL"
+        )
     return rows

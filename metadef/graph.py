@@ -203,9 +203,9 @@ class Graph:
             if tensor.uses or tensor in self.outputs:
                 raise ContractError(f"cannot remove '{node.name}': '{tensor.name}' is still read")
         for slot in range(len(node.inputs)):
-            tensor = node.inputs[slot]
-            if tensor is not None:
-                tensor.uses.remove((node, slot))
+            operand = node.inputs[slot]
+            if operand is not None:
+                operand.uses.remove((node, slot))
         for tensor in node.outputs:
             tensor.producer = None
         self.nodes.remove(node)

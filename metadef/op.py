@@ -250,7 +250,7 @@ class OpDef:
                 Problem(f"{self.type} takes {len(names)} operands", node=node, got=f"{len(inputs)} operands")
             )
         bound: dict[str, DType] = {}
-        for position, port in self._ports_of(len(inputs)):
+        for position, port in self.ports_of(len(inputs)):
             desc = inputs[position] if position < len(inputs) else None
             if desc is None:
                 if port.kind is PortKind.REQUIRED:
@@ -278,7 +278,7 @@ class OpDef:
         if problems:
             raise InferError(problems)
 
-    def _ports_of(self, count: int) -> Iterable[tuple[int, Port]]:
+    def ports_of(self, count: int) -> Iterable[tuple[int, Port]]:
         """(position, port) for every declared port; a dynamic port takes all positions that the fixed ones leave."""
         position = 0
         for index, port in enumerate(self.inputs):

@@ -1,9 +1,9 @@
 """Passes and pattern rules over the graph, the driver that runs them to a fixpoint, and the record of what they did.
 
 A :class:`Pass` is a named value: it says why it exists, can be switched off by its name and tells whether it changed
-anything. A :class:`RulePass` applies :class:`Rule` objects: pattern, check (which refuses *with a reason*), rewrite. Matches,
-effects and refusals are counted per pass; :class:`PassReport` answers "why did this fusion not fire" and writes GE's
-``fusion_result.json``. Switch files are read in ``metadef.fusion_switch``.
+anything. A :class:`RulePass` applies :class:`Rule` objects: pattern, check (which refuses *with a reason*), rewrite.
+Matches, effects and refusals are counted per pass; :class:`PassReport` answers "why did this fusion not fire" and
+writes GE's ``fusion_result.json``. Switch files are read in ``metadef.fusion_switch``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from metadef.error import ContractError, UsageError
 from metadef.files import write_text
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import FusedOp
+from metadef.op import PortKind
 
 if TYPE_CHECKING:
     from metadef.target import Target
@@ -39,8 +40,8 @@ _MAX_SWEEPS = 200
 class PassOptions:
     """What all passes may be told.
 
-    ``precision``: "fp16" (force_fp16) or "origin". ``disabled``: names of passes to leave out. ``check``: verify the graph's
-    invariants after every pass.
+    ``precision``: "fp16" (force_fp16) or "origin". ``disabled``: names of passes to leave out. ``check``: verify the
+    graph's invariants after every pass.
     """
 
     precision: str = "fp16"
@@ -150,7 +151,9 @@ class PassReport:
         lines = [f"{'pass':44} {'ms':>8} {'nodes':>11} {'match':>6} {'effect':>6}"]
         for item in self.passes:
             state = "off" if item.skipped else f"{item.nodes_before}->{item.nodes_after}"
-            lines.append(f"{item.name:44} {item.seconds * 1e3:8.2f} {state:>11} {item.match_times:6} {item.effect_times:6}")
+            lines.append(
+                f"{item.name:44} {item.seconds * 1e3:8.2f} {state:>11} {item.match_times:6} {item.effect_times:6}"
+            )
         return "\n".join(lines)
 
 
@@ -211,7 +214,9 @@ class RulePass(Pass):
             if not self._sweep(graph, context):
                 return changed
             changed = True
-        raise ContractError(f"pass '{self.name}' does not come to rest", got=f"{_MAX_SWEEPS} sweeps that all changed the graph")
+        raise ContractError(
+            f"pass '{self.name}' does not come to rest", got=f"{_MAX_SWEEPS} sweeps that all changed the graph"
+        )
 
     def _sweep(self, graph: Graph, context: PassContext) -> bool:
         fired = False
@@ -242,13 +247,15 @@ def run_passes(
         on_pass: called as ``on_pass(pass name, graph)`` after each pass that ran.
 
     Raises:
-        UsageError: a required pass is switched off. ContractError: with ``options.check``, a pass broke an invariant; its
-            name is in the message. Errors of single passes, such as TargetError.
+        UsageError: a required pass is switched off. ContractError: with ``options.check``, a pass broke an
+            invariant; its name is in the message. Errors of single passes, such as TargetError.
     """
     required = sorted(item.name for item in passes if item.required and item.name in options.disabled)
     if required:
         hint = "the device cannot run a graph without it"
-        raise UsageError(f"pass {', '.join(required)} cannot be switched off", got=", ".join(sorted(options.disabled)), hint=hint)
+        raise UsageError(
+            f"pass {', '.join(required)} cannot be switched off", got=", ".join(sorted(options.disabled)), hint=hint
+        )
     known = {item.name for item in passes}
     report = PassReport(graph.name, unknown_disabled=tuple(sorted(options.disabled - known)))
     for item in passes:
@@ -299,7 +306,7 @@ def made_by(tensor: Tensor) -> str:
 
 
 def inherit(node: Node, *sources: Node) -> None:
-    """Give ``node`` the origins of ``sources`` (behind its own, without repetition) and, if it has none, the first layer."""
+    """Give ``node`` the origins of ``sources`` behind its own, without repetition, and a layer if it has none."""
     names: Iterable[str] = (*node.origins, *(name for source in sources for name in source.origins))
     node.origins = tuple(dict.fromkeys(names))
     if not node.layer:
@@ -313,7 +320,7 @@ def bypass(graph: Graph, node: Node, tensor: Tensor) -> None:
 
 
 def absorb(graph: Graph, base: Node, op: Node) -> None:
-    """Make ``op``, the only reader of ``base``, an epilogue of it. The value of ``base`` must be operand 0 or 1 of ``op``.
+    """Make ``op``, the only reader of ``base``, an epilogue of it; it reads ``base`` as operand 0 or 1.
 
     The name is GE's concatenation of both; the result keeps the name of the result of ``op``. If ``op`` has a second
     operand, ``base`` moves to the place of ``op``, behind what makes that operand.
@@ -323,7 +330,7 @@ def absorb(graph: Graph, base: Node, op: Node) -> None:
     if len(op.inputs) > 1 and not extra:
         raise ContractError(f"cannot fuse '{op.name}' into '{base.name}': it reads that result twice")
     if extra:
-        operand = len(base.inputs)
+        operand = _first_free_slot(base)
         graph.set_input(base, operand, extra[0])
         graph.nodes.remove(base)
         graph.nodes.insert(graph.nodes.index(op), base)
@@ -337,13 +344,20 @@ def absorb(graph: Graph, base: Node, op: Node) -> None:
     inherit(base, op)
 
 
+def _first_free_slot(base: Node) -> int:
+    """Where the next epilogue operand goes: behind all declared operands, absent optional ones counted."""
+    opdef = base.opdef
+    fixed = opdef is not None and all(port.kind is not PortKind.DYNAMIC for port in opdef.inputs)
+    return max(len(base.inputs), len(opdef.inputs) if opdef is not None and fixed else 0)
+
+
 def _moved(graph: Graph, base: Node, op: Node) -> list[FusedOp]:
     """The epilogue of ``op`` with its operands appended to ``base``."""
     moved = []
     for item in op.fused:
         slot = None
         if item.operand is not None:
-            slot = len(base.inputs)
+            slot = _first_free_slot(base)
             graph.set_input(base, slot, op.inputs[item.operand])
         moved.append(FusedOp(item.op_type, item.attrs, slot))
     return moved

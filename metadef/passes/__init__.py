@@ -1,0 +1,127 @@
+"""The pipeline from a legalised graph to one that kernels can be chosen for: a table of contents, in the order of work.
+
+Names are GE's where the meaning agrees; ``fusion_switch.cfg`` and ``PassOptions.disabled`` know passes by them.
+"""
+
+from __future__ import annotations
+
+from metadef.graph import Graph
+from metadef.passes.cleanup import (
+    CommonSubexpressionEliminationPass,
+    FoldConstants,
+    JoinCasts,
+    JoinTransposes,
+    JoinViews,
+    PrunePass,
+    RemoveNeutral,
+)
+from metadef.passes.graph_fusion import (
+    CONVOLUTIONS,
+    FoldBatchNorm,
+    FoldBias,
+    FoldPadding,
+    FoldScale,
+    SplitBatchNorm,
+)
+from metadef.passes.layout import CancelTransData, RefineRunningFormat
+from metadef.passes.placement import EnginePlacer
+from metadef.passes.precision import RefineRunningPrecision
+from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
+from metadef.rewrite import (
+    GRAPH_FUSION,
+    UB_FUSION,
+    Pass,
+    PassContext,
+    PassHook,
+    PassOptions,
+    PassRecord,
+    PassReport,
+    Rule,
+    RulePass,
+    run_passes,
+)
+from metadef.target import Target
+
+__all__ = ["PIPELINE", "Pass", "PassContext", "PassOptions", "PassRecord", "PassReport", "find_pass", "run_pipeline"]
+
+
+def _prepare(name: str, reason: str, *rules: Rule) -> RulePass:
+    return RulePass(name, reason, rules=rules)
+
+
+def _fusion(name: str, reason: str, *rules: Rule) -> RulePass:
+    return RulePass(name, reason, GRAPH_FUSION, rules=rules)
+
+
+def _epilogue(name: str, reason: str, *rules: Rule) -> RulePass:
+    return RulePass(name, reason, UB_FUSION, rules=rules)
+
+
+_ACTIVATIONS = VECTOR_ACTIVATIONS - CLIPS
+
+PIPELINE: tuple[Pass, ...] = (
+    # Prepare: less graph, same values.
+    _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),
+    _prepare("IdentityPass", "nodes that hand on their operand", RemoveNeutral("Identity", "ConcatD", "AccumulateNV2")),
+    _prepare("DropOutPass", "dropout has no effect in inference", RemoveNeutral("Dropout")),
+    _prepare("NoUseReshapeRemovePass", "views of views are one view", JoinViews()),
+    _prepare("UnchangedTransposeRemovePass", "transposes that move nothing", RemoveNeutral("TransposeD")),
+    _prepare("PermuteFusionPass", "transposes in a row are one", JoinTransposes(), RemoveNeutral("TransposeD")),
+    _prepare("CastRemovePass", "casts that change nothing or undo each other", RemoveNeutral("Cast"), JoinCasts()),
+    _prepare(
+        "AlgebraicSimplificationPass",
+        "x + 0, x * 1 and their like",
+        RemoveNeutral("Add", "Sub", "Mul", "RealDiv", "Pow", "PadD", "TileD", "BroadcastToD"),
+    ),
+    CommonSubexpressionEliminationPass("CommonSubexpressionEliminationPass", "what is computed twice is computed once"),
+    PrunePass("PrunePass", "nodes that no output needs"),
+    # OptimizeOriginalGraph: constants are recomputed so that operators vanish.
+    _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
+    _fusion("ConvBatchnormFusionPass", "normalisation goes into filter and bias", FoldBatchNorm()),
+    _fusion("ConvScaleFusionPass", "a factor a channel goes into the filter", FoldScale("Mul", "RealDiv")),
+    _fusion("AABiasaddConvFusion", "a summand a channel is the bias", FoldScale("Add", "Sub")),
+    _fusion("HostBNFusionPass", "a lone normalisation is one factor and one summand a channel", SplitBatchNorm()),
+    _fusion("MatMulBiasAddFusionPass", "a constant row behind a product is its bias", FoldBias()),
+    # Element types, storage formats, engines.
+    RefineRunningPrecision("RefineRunningPrecision", "the types that the device computes in", required=True),
+    _prepare("CastRemoveFusionPass", "casts that the new types made idle", RemoveNeutral("Cast"), JoinCasts()),
+    RefineRunningFormat("RefineRunningFormat", "the formats that the kernels read", required=True),
+    _prepare("TransOpSymmetryEliminationPass", "format changes that undo each other", CancelTransData()),
+    EnginePlacer("EnginePlacer", "which unit runs which node", required=True),
+    # UB fusion: epilogues on the chip.
+    _epilogue("TbeConvDoubleInFusionPass", "a residual sum in the epilogue", FuseResidual(CONVOLUTIONS)),
+    _epilogue("TbeConvSingleInFusionPass", "an activation in the epilogue", FuseActivation(CONVOLUTIONS, _ACTIVATIONS)),
+    _epilogue("ConvClipByValueFusionPass", "a clip in the epilogue", FuseActivation(CONVOLUTIONS, CLIPS)),
+    _epilogue(
+        "ATbeMatMulElemwiseFusionPass",
+        "an activation behind a matrix product",
+        FuseActivation(("MatMulV2",), VECTOR_ACTIVATIONS),
+    ),
+    _epilogue(
+        "TbeBatchMatmulElementWiseFusionPass",
+        "an activation behind products of stacks",
+        FuseActivation(("BatchMatMulV2",), VECTOR_ACTIVATIONS),
+    ),
+    _epilogue("TbeEltwiseFusionPass", "element-wise operators in a row", FuseElementwise()),
+)
+
+
+def run_pipeline(
+    graph: Graph, target: Target, options: PassOptions | None = None, on_pass: PassHook | None = None
+) -> PassReport:
+    """Run :data:`PIPELINE` over an Ascend graph, which is changed; ``on_pass(name, graph)`` follows every pass.
+
+    Raises:
+        TargetError: cube operators of a type the chip lacks, all of them. UsageError: a required pass is switched off.
+    """
+    return run_passes(PIPELINE, graph, target, options or PassOptions(), on_pass)
+
+
+def find_pass(name: str) -> Pass:
+    """A pass of the pipeline by name. Raises UsageError with near misses."""
+    from metadef.error import UsageError, suggest
+
+    for item in PIPELINE:
+        if item.name == name:
+            return item
+    raise UsageError(f"unknown pass '{name}'", hint=suggest(name, [item.name for item in PIPELINE]))

@@ -1,0 +1,155 @@
+"""UB fusion: what follows an operator is applied to its result on the chip, before the one rounding.
+
+Which epilogues exist depends on the chip. Behind the cube of a split-core chip stands the fixpipe: it clamps and
+scales, and adds no second tensor. On a coupled chip the vector unit takes the cube's result from on-chip memory, so a
+residual sum and any activation fit. Vector operators carry chains of element-wise operators on both.
+"""
+
+from __future__ import annotations
+
+from metadef.dtype import DType
+from metadef.graph import Graph, Node, Tensor
+from metadef.op import CostClass, FormatRule
+from metadef.passes.precision import is_cube
+from metadef.rewrite import Nodes, PassContext, Rule, absorb, other_readers
+
+FIXPIPE_ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "ClipByValue"})
+VECTOR_ACTIVATIONS = FIXPIPE_ACTIVATIONS | {"Sigmoid", "Tanh", "Gelu", "Swish"}
+"""One-operand operators that a cube kernel applies: by the fixpipe, and by the vector unit of a coupled core."""
+
+COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
+CLIPS = frozenset({"Relu6", "ClipByValue"})
+_FLOATS = (DType.FLOAT, DType.FLOAT16, DType.BF16)
+
+
+def is_elementwise(node: Node) -> bool:
+    """Whether a node computes every element from the elements at the same place, in any format."""
+    opdef = node.opdef if node.domain == "ascend" else None
+    return opdef is not None and opdef.formats is FormatRule.ANY and opdef.cost is CostClass.ELEMENTWISE
+
+
+def on_device(node: Node) -> bool:
+    return node.engine is None or node.engine.on_device
+
+
+def same_result(base: Node, op: Node) -> str:
+    """Why the result of ``op`` is not laid out like that of ``base``; "" if it is."""
+    before, after = base.output.desc, op.output.desc
+    if before.dtype is not after.dtype:
+        return f"it changes the element type from {before.dtype.label} to {after.dtype.label}"
+    if (before.origin_shape, before.format, before.c0) != (after.origin_shape, after.format, after.c0):
+        return f"its result {after} is not laid out like {before}"
+    return ""
+
+
+class FuseActivation(Rule):
+    """A cube operator takes the activation behind it into its epilogue."""
+
+    def __init__(self, bases: tuple[str, ...], activations: frozenset[str]) -> None:
+        self.roots = tuple(sorted(activations))
+        self._bases = bases
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        base = node.inputs[0].producer if node.inputs[0] is not None else None
+        found = base is not None and base.op_type in self._bases and is_cube(base) and len(node.inputs) == 1
+        return (node, base) if found and base is not None and not node.fused else None
+
+    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
+        node, base = nodes
+        target = context.target
+        if not target.coupled and node.op_type not in FIXPIPE_ACTIVATIONS:
+            return f"the fixpipe of {target.soc} has no {node.op_type}; it stays a vector operator"
+        if not (on_device(node) and on_device(base)):
+            return "one of the two does not run on the device"
+        if any(item.operand is None for item in base.fused):
+            return f"'{base.name}' has an activation already"
+        return other_readers(graph, base.output, node) or same_result(base, node)
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        absorb(graph, nodes[1], nodes[0])
+
+
+class FuseResidual(Rule):
+    """Conv + Add of a second tensor, on chips where the vector unit sees the cube's result on the chip.
+
+    Of two convolutions that meet in the Add, the later one takes it, so that the other one's result is there.
+    """
+
+    roots = ("Add",)
+
+    def __init__(self, bases: tuple[str, ...]) -> None:
+        self._bases = bases
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        if len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
+            return None
+        candidates = [tensor.producer for tensor in node.inputs if tensor is not None and tensor.producer is not None]
+        candidates = [item for item in candidates if item.op_type in self._bases and is_cube(item)]
+        alone = [item for item in candidates if not other_readers(graph, item.output, node)]
+        if not candidates:
+            return None
+        return (node, max(alone or candidates, key=graph.nodes.index))
+
+    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
+        node, conv = nodes
+        if not context.target.coupled:
+            return "the fixpipe adds no second tensor; the sum is a vector operator"
+        if conv.fused:
+            return f"'{conv.name}' has an epilogue already, and the sum comes before an activation"
+        if not (on_device(node) and on_device(conv)):
+            return "one of the two does not run on the device"
+        other = _second(node, conv)
+        if other.is_const or other.desc != conv.output.desc:
+            return f"the second operand {other.desc} is not laid out like {conv.output.desc}"
+        return other_readers(graph, conv.output, node) or same_result(conv, node)
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        node, conv = nodes
+        absorb(graph, conv, node)
+
+
+def _second(node: Node, base: Node) -> Tensor:
+    tensor = node.inputs[1] if node.inputs[0] is base.output else node.inputs[0]
+    assert tensor is not None
+    return tensor
+
+
+class FuseElementwise(Rule):
+    """A vector operator takes the element-wise operator behind it into its epilogue."""
+
+    def __init__(self, max_operands: int = 4) -> None:
+        self.max_operands = max_operands
+        """Operands of the joined node: each takes its part of the unified buffer."""
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        if not is_elementwise(node) or len(node.outputs) != 1 or len(node.inputs) > 2 or node.op_type == "Cast":
+            return None
+        for slot, tensor in enumerate(node.inputs):
+            base = tensor.producer if tensor is not None else None
+            if base is not None and self._is_base(base) and (slot == 0 or node.op_type in COMMUTATIVE):
+                return (node, base)
+        return None
+
+    @staticmethod
+    def _is_base(base: Node) -> bool:
+        return is_elementwise(base) and len(base.outputs) == 1 and base.op_type != "Cast"
+
+    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
+        node, base = nodes
+        if node.output.desc.dtype not in _FLOATS:
+            return f"epilogues work on floating-point values, not on {node.output.desc.dtype.label}"
+        if not (on_device(node) and on_device(base)):
+            return "one of the two does not run on the device"
+        if len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
+            return "it reads the same result twice"
+        more = len(node.inputs) - 1 + sum(item.operand is not None for item in node.fused)
+        if len(base.inputs) + more > self.max_operands:
+            return f"together they have more than {self.max_operands} operands"
+        if len(node.inputs) == 2:
+            other = _second(node, base)
+            if other.desc != base.output.desc and other.desc.elements != 1:
+                return f"the second operand {other.desc} is broadcast"
+        return other_readers(graph, base.output, node) or same_result(base, node)
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        absorb(graph, nodes[1], nodes[0])
