@@ -1,7 +1,8 @@
 """Schedule: the ordered steps of a network with what they read, write and need beside. The planner sees nothing else.
 
-Steps are in execution order and their ids are their positions. Relations between tensors are explicit: an in-place pair
-is a permission, a view is a must, a group lies contiguously. The planner's JSON and CSV cases are schedules without kernels.
+Steps are in execution order and their ids are their positions. Relations between tensors are explicit: an in-place
+pair is a permission, a view is a must, a group lies contiguously. The planner's JSON and CSV cases are schedules
+without kernels.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class TensorKind(Enum):
 class ScheduleTensor:
     """A tensor to be placed. ``payload_bytes`` is the storage size; ``residue`` is the wanted address modulo 512.
 
-    ``slot_bytes`` overrides GE's slot rule (0 = the rule of :func:`metadef.format.slot_bytes`); ``pinned`` fixes the offset in
-    the pool; ``no_reuse`` is a reason why its memory may not be shared ("" = it may).
+    ``slot_bytes`` overrides GE's slot rule (0 = the rule of :func:`metadef.format.slot_bytes`); ``pinned`` fixes the
+    offset in the pool; ``no_reuse`` is a reason why its memory may not be shared ("" = it may). ``branch`` labels the
+    tensor itself ("" = the labels of the steps that write it).
     """
 
     id: int
@@ -39,6 +41,7 @@ class ScheduleTensor:
     pool: str = "HBM"
     pinned: int | None = None
     no_reuse: str = ""
+    branch: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,12 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Step:
-    """One unit of execution. ``reads`` and ``writes`` are tensor ids in the order of the kernel's operands (None: absent)."""
+    """One unit of execution. ``reads`` and ``writes`` are tensor ids in the kernel's operand order (None: absent).
+
+    ``branch`` is a path of ``condition:side`` parts joined by "/" ("if0:then/if1:else"); steps whose paths give one
+    condition different sides never run together. A run of steps with ``loop_depth`` >= d is the body of a loop of
+    depth d. ``records`` and ``waits`` are event ids that order steps of different streams.
+    """
 
     id: int
     name: str
@@ -88,11 +96,16 @@ class View:
 
 @dataclass(frozen=True)
 class Group:
-    """A must: ``members`` lie one after another inside ``parent``; ``padded`` says whether each keeps its own slot."""
+    """A must: ``members`` lie one after another inside ``parent`` (-1: there is none).
+
+    ``padded`` says whether each keeps its own slot; then a member starts at a multiple of ``pad_to`` bytes from the
+    first (0: of its own alignment). Without padding members follow byte by byte, whatever their alignment.
+    """
 
     parent: int
     members: tuple[int, ...]
     padded: bool = False
+    pad_to: int = 0
 
 
 @dataclass

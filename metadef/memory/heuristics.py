@@ -1,0 +1,183 @@
+"""Quick planners: place bodies one after another into gaps. They differ in the order and in which gap they take.
+
+Each takes a :class:`Problem` and gives offsets, or None where pinned bodies block it. Sources of the ideas:
+TensorFlow Lite's greedy by size and by breadth, Vela's hill climb, GE's block assigner (here in a simple form, for
+comparison).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from metadef.format import SLOT_BYTES
+from metadef.memory.problem import Problem
+
+Offsets = list[int]
+
+
+def greedy_by_size(problem: Problem) -> Offsets | None:
+    """Largest first, each into the tightest gap that holds it."""
+    return place(problem, by_size(problem), best_fit=True)
+
+
+def greedy_by_breadth(problem: Problem) -> Offsets | None:
+    """Busiest step first, at each step its bodies by size; tightest gap."""
+    return place(problem, by_breadth(problem), best_fit=True)
+
+
+def execution_order(problem: Problem) -> Offsets | None:
+    """In order of birth, lowest gap: what an allocator at run time would do."""
+    return place(problem, by_birth(problem), best_fit=False)
+
+
+def by_size(problem: Problem) -> list[int]:
+    first, last, extents = problem.first, problem.last, problem.extents
+    return sorted(range(len(problem)), key=lambda i: (-extents[i], first[i] - last[i], first[i], i))
+
+
+def by_birth(problem: Problem) -> list[int]:
+    return sorted(range(len(problem)), key=lambda i: (problem.first[i], -problem.extents[i], i))
+
+
+def by_area(problem: Problem) -> list[int]:
+    """Largest bytes x steps first."""
+    area = [size * (b - a + 1) for size, a, b in zip(problem.extents, problem.first, problem.last)]
+    return sorted(range(len(problem)), key=lambda i: (-area[i], i))
+
+
+def by_breadth(problem: Problem) -> list[int]:
+    """Bodies by their busiest step, then by size."""
+    steps = max(problem.last, default=0) + 1
+    change = [0] * (steps + 1)
+    for size, a, b in zip(problem.extents, problem.first, problem.last):
+        change[a] += size
+        change[b + 1] -= size
+    breadth, total = [], 0
+    for delta in change[:steps]:
+        total += delta
+        breadth.append(total)
+    starting: list[list[int]] = [[] for _ in range(steps)]
+    for i, a in enumerate(problem.first):
+        starting[a].append(i)
+    busiest_first = sorted(range(steps), key=lambda step: (-breadth[step], step))
+    rank = {step: place for place, step in enumerate(busiest_first)}
+    best = [min(rank[step] for step in range(a, b + 1)) for a, b in zip(problem.first, problem.last)]
+    return sorted(range(len(problem)), key=lambda i: (best[i], -problem.extents[i], i))
+
+
+def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int | None = None) -> Offsets | None:
+    """Put bodies, in the given order, into the lowest or tightest gap; pinned bodies go first.
+
+    None if a pinned body collides with another one, or if the peak would pass ``limit``.
+    """
+    offsets: list[int] = [-1] * len(problem)
+    for i, body in enumerate(problem.bodies):
+        if body.pinned is not None:
+            offsets[i] = body.pinned
+    bodies, near, extents = problem.bodies, problem.near, problem.extents
+    for i in order:
+        if offsets[i] >= 0:
+            continue
+        body = bodies[i]
+        blocked = sorted((offsets[j] + low, offsets[j] + high) for j, low, high in near[i] if offsets[j] >= 0)
+        cursor = body.residue if body.modulus > 1 else 0
+        chosen, slack = -1, -1
+        for low, high in blocked:
+            if cursor <= low and (slack < 0 or low - cursor < slack):
+                chosen, slack = cursor, low - cursor
+                if not best_fit:
+                    break
+            if high > cursor:
+                cursor = high + (body.residue - high) % body.modulus
+        offsets[i] = chosen if chosen >= 0 else cursor
+        if limit is not None and offsets[i] + extents[i] > limit:
+            return None
+    if any(body.pinned is not None for body in bodies) and problem.overlaps(offsets):
+        return None
+    return offsets
+
+
+def pack_in_order(problem: Problem) -> Offsets:
+    """No reuse: one body after another as given; pinned bodies keep their place and the others go above them."""
+    offsets = [0] * len(problem)
+    cursor = 0
+    for i, body in enumerate(problem.bodies):
+        if body.pinned is not None:
+            offsets[i] = body.pinned
+            cursor = max(cursor, body.pinned + problem.extents[i])
+    for i, body in enumerate(problem.bodies):
+        if body.pinned is None:
+            offsets[i] = body.up(cursor) if problem.extents[i] else body.up(0)
+            cursor = max(cursor, offsets[i] + problem.extents[i])
+    return offsets
+
+
+def hill_climb(problem: Problem, start: Sequence[int], target: int, go_on: Callable[[int], bool]) -> Offsets | None:
+    """Swap, in a first-fit order, bodies that hold up the topmost one; equal results are kept, worse ones undone.
+
+    Stops at ``target`` bytes or when ``go_on(tries)`` says no. The random walk is seeded by the tries alone, hence
+    the same for the same problem.
+    """
+    order = list(start)
+    best = place(problem, order, best_fit=False)
+    if best is None or not order:
+        return best
+    peak, current, state = problem.peak(best), best, 88172645463325252
+    tries = 0
+    while peak > target and go_on(tries):
+        tries += 1
+        top = max(range(len(problem)), key=lambda i: (current[i] + problem.extents[i], i))
+        rank = {body: position for position, body in enumerate(order)}
+        ahead = [j for j in dict.fromkeys(j for j, _, _ in problem.near[top]) if rank[j] < rank[top]]
+        second = [k for j in ahead for k, _, _ in problem.near[j] if rank[k] < rank[top]]
+        choices = ahead + second
+        if not choices:
+            break
+        state = (state ^ state << 13) & (1 << 64) - 1
+        state ^= state >> 7
+        state = (state ^ state << 17) & (1 << 64) - 1
+        a, b = rank[choices[state % len(choices)]], rank[top]
+        order[a], order[b] = order[b], order[a]
+        trial = place(problem, order, best_fit=False, limit=peak)
+        if trial is None:
+            order[a], order[b] = order[b], order[a]
+            continue
+        current = trial
+        if problem.peak(trial) < peak:
+            best, peak = trial, problem.peak(trial)
+    return best
+
+
+def block_pool(problem: Problem) -> Offsets | None:
+    """A simple GE-like block assigner: size classes that double from 512 bytes, the last released block first.
+
+    A block is as large as its largest user. None where bodies are pinned, sit on another grid, or are not ordered by
+    steps.
+    """
+    bodies = problem.bodies
+    if not problem.order.linear or any(b.pinned is not None or b.residue or SLOT_BYTES % b.modulus for b in bodies):
+        return None
+    block_of = [0] * len(problem)
+    heights: list[int] = []
+    free: dict[int, list[int]] = {}
+    dying: list[tuple[int, int, int]] = []
+    for i in by_birth(problem):
+        dying.sort(reverse=True)
+        while dying and dying[-1][0] < problem.first[i]:
+            _, size_class, block = dying.pop()
+            free.setdefault(size_class, []).append(block)
+        size_class = max((problem.extents[i] - 1) // SLOT_BYTES, 0).bit_length()
+        stock = free.get(size_class)
+        if stock:
+            block = stock.pop()
+        else:
+            block = len(heights)
+            heights.append(0)
+        heights[block] = max(heights[block], problem.extents[i])
+        block_of[i] = block
+        dying.append((problem.last[i], size_class, block))
+    starts, cursor = [], 0
+    for height in heights:
+        starts.append(cursor)
+        cursor += -(-height // SLOT_BYTES) * SLOT_BYTES
+    return [starts[block] for block in block_of]

@@ -1,0 +1,295 @@
+"""Live ranges: when every tensor of a schedule exists, in steps (inclusive), and which of them never exist together.
+
+First step of planning: Schedule -> LiveTable. Inputs live from the start, outputs to the end, workspaces exactly
+their step; a view's accesses count for its base; what crosses a loop's border lives through the whole loop; on
+several streams two tensors may follow each other only where events order all their accesses; tensors of exclusive
+branches never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from metadef.error import ContractError, Problem
+from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
+
+Labels = tuple[str, ...]
+
+
+@dataclass
+class Span:
+    """Life of one tensor: ``first`` and ``last`` step, the steps that touch it, and whether a loop carries it.
+
+    ``mask`` holds the touching steps as bits (several streams only; -1 = all steps, before and after everything).
+    ``labels`` are the branches of its writers (empty: it always exists). ``written`` says whether a step writes it.
+    """
+
+    first: int
+    last: int
+    labels: Labels = ()
+    mask: int = 0
+    carried: bool = False
+    written: bool = True
+
+
+@dataclass
+class StepOrder:
+    """Which steps are ordered. With several streams ``ancestors[i]`` holds, as bits, what surely ends before step i."""
+
+    linear: bool
+    ancestors: list[int] = field(default_factory=list)
+
+    def common_ancestors(self, mask: int) -> int:
+        """Steps that end before every step of ``mask``."""
+        if mask < 0:
+            return 0
+        common = -1
+        while mask:
+            low = mask & -mask
+            common &= self.ancestors[low.bit_length() - 1]
+            mask ^= low
+        return common if common >= 0 else 0
+
+    def before(self, earlier: int, later: int) -> bool:
+        """Whether every step of mask ``earlier`` ends before every step of mask ``later``."""
+        return earlier >= 0 and earlier & ~self.common_ancestors(later) == 0
+
+
+@dataclass
+class LiveTable:
+    """Spans by tensor id. ``spans`` are a tensor's own; ``base_spans`` those of view bases, their views included.
+
+    ``base[t]`` is the tensor at the bottom of t's view chain (t itself if it is no view) and ``shift[t]`` its offset
+    in bytes.
+    """
+
+    tensors: dict[int, ScheduleTensor]
+    end: int
+    order: StepOrder
+    base: dict[int, int]
+    shift: dict[int, int]
+    spans: dict[int, Span]
+    base_spans: dict[int, Span]
+    views_of: dict[int, list[int]]
+
+
+def live_table(schedule: Schedule) -> LiveTable:
+    """Live ranges of a schedule.
+
+    Raises:
+        ContractError: the schedule contradicts itself (unknown tensors, view cycles, events nobody records).
+    """
+    tensors = _checked_tensors(schedule)
+    base, shift = _view_bases(schedule, tensors)
+    reads, writes = _accesses(schedule)
+    order = step_order(schedule.steps)
+    end = max(len(schedule.steps) - 1, 0)
+    loops = loop_bodies(schedule.steps)
+    own = {t: _span(schedule, tensors[t], reads.get(t, []), writes.get(t, []), end, loops, order) for t in tensors}
+    views_of: dict[int, list[int]] = {}
+    for tensor, root in base.items():
+        if tensor != root:
+            views_of.setdefault(root, []).append(tensor)
+    base_spans = {}
+    for root in (t for t in tensors if base[t] == t):
+        family = [root, *views_of.get(root, ())]
+        whole = own[root]
+        if len(family) > 1:
+            read, written = (sorted(s for t in family for s in table.get(t, ())) for table in (reads, writes))
+            whole = _span(schedule, tensors[root], read, written, end, loops, order)
+            for view in family[1:]:
+                _fix_borders(schedule, tensors[view], whole, end)
+        base_spans[root] = whole
+    for group in schedule.groups:
+        _extend_group(group, base, base_spans, own)
+    return LiveTable(tensors, end, order, base, shift, own, base_spans, views_of)
+
+
+def is_input(schedule: Schedule, tensor: ScheduleTensor) -> bool:
+    return tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT) or tensor.id in schedule.inputs
+
+
+def is_output(schedule: Schedule, tensor: ScheduleTensor) -> bool:
+    return tensor.kind == TensorKind.OUTPUT or tensor.id in schedule.outputs
+
+
+@lru_cache(maxsize=4096)
+def branch_sides(label: str) -> dict[str, str]:
+    """``"if0:then/if1:else"`` as condition -> side. Raises ContractError for a part without a side."""
+    sides = {}
+    for part in label.split("/") if label else ():
+        condition, colon, side = part.partition(":")
+        if not colon or not condition or not side:
+            raise ContractError("branch label is not a path", expected="condition:side/condition:side", got=label)
+        sides[condition] = side
+    return sides
+
+
+@lru_cache(maxsize=65536)
+def exclusive(one: Labels, other: Labels) -> bool:
+    """Whether tensors with these branch labels never exist in the same run."""
+    if not one or not other:
+        return False
+    return all(
+        any(sides.get(condition, side) != side for condition, side in branch_sides(b).items())
+        for a in one
+        for sides in (branch_sides(a),)
+        for b in other
+    )
+
+
+def loop_bodies(steps: list[Step]) -> list[tuple[int, int]]:
+    """First and last step of every loop body, outer loops first."""
+    bodies = []
+    for depth in range(1, max((step.loop_depth for step in steps), default=0) + 1):
+        start = -1
+        for index in range(len(steps) + 1):
+            inside = index < len(steps) and steps[index].loop_depth >= depth
+            if inside and start < 0:
+                start = index
+            elif not inside and start >= 0:
+                bodies.append((start, index - 1))
+                start = -1
+    return bodies
+
+
+def step_order(steps: list[Step]) -> StepOrder:
+    """Happens-before of the steps: order within a stream, and from an event's record to its waits.
+
+    Raises:
+        ContractError: a step waits for an event that no earlier step records.
+    """
+    if len({step.stream for step in steps}) <= 1:
+        return StepOrder(linear=True)
+    ancestors: list[int] = []
+    latest: dict[int, int] = {}
+    recorded: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        before = 0
+        missing = [event for event in step.waits if event not in recorded]
+        if missing:
+            raise ContractError(f"waits for event {missing[0]}, which no earlier step records", node=step.name)
+        for source in (latest.get(step.stream), *(recorded[event] for event in step.waits)):
+            if source is not None:
+                before |= ancestors[source] | 1 << source
+        ancestors.append(before)
+        latest[step.stream] = index
+        recorded.update(dict.fromkeys(step.records, index))
+    return StepOrder(False, ancestors)
+
+
+def _checked_tensors(schedule: Schedule) -> dict[int, ScheduleTensor]:
+    tensors = {tensor.id: tensor for tensor in schedule.tensors}
+    problems = []
+    if len(tensors) != len(schedule.tensors):
+        problems.append(Problem("two tensors of the schedule have one id", node=schedule.name))
+    for index, step in enumerate(schedule.steps):
+        if step.id != index:
+            problems.append(
+                Problem("step id is not its position", node=step.name, expected=str(index), got=str(step.id))
+            )
+        unknown = [t for t in (*step.reads, *step.writes) if t is not None and t not in tensors]
+        if unknown:
+            problems.append(Problem(f"step touches unknown tensors {unknown}", node=step.name))
+    related = [t for view in schedule.views for t in (view.tensor, view.base)]
+    related += [t for group in schedule.groups for t in (group.parent, *group.members) if t != -1]
+    related += [*schedule.inputs, *schedule.outputs]
+    problems += [
+        Problem(f"a relation names unknown tensor {t}", node=schedule.name) for t in related if t not in tensors
+    ]
+    if problems:
+        raise ContractError(problems)
+    return tensors
+
+
+def _view_bases(schedule: Schedule, tensors: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
+    parents = {view.tensor: view for view in schedule.views}
+    base: dict[int, int] = {}
+    shift: dict[int, int] = {}
+    for tensor in tensors:
+        root, offset, seen = tensor, 0, {tensor}
+        while root in parents:
+            offset += parents[root].offset_bytes
+            root = parents[root].base
+            if root in seen:
+                raise ContractError(f"views of tensor {tensor} run in a circle", node=schedule.name)
+            seen.add(root)
+        base[tensor], shift[tensor] = root, offset
+    return base, shift
+
+
+def _accesses(schedule: Schedule) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    reads: dict[int, list[int]] = {}
+    writes: dict[int, list[int]] = {}
+    for step in schedule.steps:
+        for tensor in step.reads:
+            if tensor is not None:
+                reads.setdefault(tensor, []).append(step.id)
+        for tensor in step.writes:
+            writes.setdefault(tensor, []).append(step.id)
+    return reads, writes
+
+
+def _span(
+    schedule: Schedule,
+    tensor: ScheduleTensor,
+    reads: list[int],
+    writes: list[int],
+    end: int,
+    loops: list[tuple[int, int]],
+    order: StepOrder,
+) -> Span:
+    touched = sorted({*reads, *writes})
+    span = Span(touched[0] if touched else 0, touched[-1] if touched else 0, written=bool(writes))
+    if reads and (not writes or reads[0] <= writes[0]):
+        span.first = 0  # a value read before any step has written it must be there from the start
+    labels = {tensor.branch} if tensor.branch else {schedule.steps[step].branch for step in writes}
+    span.labels = () if "" in labels else tuple(sorted(labels))
+    _fix_borders(schedule, tensor, span, end)
+    for start, stop in loops:
+        inside = [step for step in touched if start <= step <= stop]
+        if not inside:
+            continue
+        crosses = span.first < start or span.last > stop
+        if crosses or inside[0] in reads:
+            span.first, span.last, span.carried = min(span.first, start), max(span.last, stop), True
+    if not order.linear and span.mask >= 0:
+        for step in (*touched, span.first, span.last):
+            span.mask |= 1 << step
+    return span
+
+
+def _fix_borders(schedule: Schedule, tensor: ScheduleTensor, span: Span, end: int) -> None:
+    """Inputs live from the start, outputs to the end, and what may not be reused over the whole run."""
+    if is_input(schedule, tensor) or tensor.no_reuse:
+        span.first = 0
+    if is_output(schedule, tensor) or tensor.no_reuse:
+        span.last = end
+    if tensor.no_reuse:
+        span.mask = -1
+
+
+def _extend_group(group: Group, base: dict[int, int], spans: dict[int, Span], own: dict[int, Span]) -> None:
+    """A parent nobody writes is written through its members; a member nobody writes is written through its parent."""
+    if group.parent < 0:
+        return
+    parent = spans[base[group.parent]]
+    members = [spans[base[member]] for member in group.members]
+    if not parent.written:
+        for member in members:
+            member.last = max(member.last, parent.last)
+            member.mask |= parent.mask
+        parent.first = min((member.first for member in members), default=0)
+        parent.labels = ()
+    for member in members:
+        if not member.written:
+            member.first, member.last = parent.first, max(member.last, parent.last)
+            member.mask |= parent.mask
+            parent.last = max(parent.last, member.last)
+            parent.mask |= member.mask
+    for tensor in (group.parent, *group.members):
+        whole = spans[base[tensor]]
+        if base[tensor] == tensor:
+            own[tensor] = whole

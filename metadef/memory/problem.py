@@ -1,0 +1,156 @@
+"""The packing problem of one memory pool: bodies, which of them may not overlap, and lower bounds of the peak.
+
+Every planner works on a :class:`Problem`. A conflict between bodies i and j is a forbidden open interval for the
+distance of their offsets; a pair of bodies made of several rectangles may have several.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, permutations, product
+
+from metadef.memory.bodies import Body, LegalPair, Rect, rects_meet
+from metadef.memory.live import StepOrder, branch_sides
+
+WORLDS_LIMIT = 256
+MATCHING_LIMIT = 5
+
+
+class Problem:
+    """Bodies of one pool. ``near[i]`` lists (j, low, high): offset i - offset j may not lie between low and high."""
+
+    def __init__(self, bodies: Sequence[Body], order: StepOrder) -> None:
+        self.bodies = list(bodies)
+        self.order = order
+        self.extents = [body.extent for body in self.bodies]
+        self.first = [min((rect.first for rect in body.rects), default=0) for body in self.bodies]
+        self.last = [max((rect.last for rect in body.rects), default=0) for body in self.bodies]
+        self.near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
+        self._find_conflicts()
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def single(self) -> bool:
+        """Whether every body is one rectangle and conflicts are those of intervals (what the exact search needs)."""
+        return self.order.linear and all(
+            len(body.rects) == 1 and body.rects[0].rel == 0 and not body.rects[0].labels for body in self.bodies
+        )
+
+    def peak(self, offsets: Sequence[int]) -> int:
+        """Bytes a placement takes."""
+        return max((offset + extent for offset, extent in zip(offsets, self.extents) if extent), default=0)
+
+    def overlaps(self, offsets: Sequence[int]) -> tuple[int, int] | None:
+        """The first pair of bodies that a placement lets overlap, or None."""
+        for i, conflicts in enumerate(self.near):
+            for j, low, high in conflicts:
+                if j < i and low < offsets[i] - offsets[j] < high:
+                    return j, i
+        return None
+
+    def _find_conflicts(self) -> None:
+        """Sweep over the steps; only rectangles alive together in step order, or unordered by events, are compared."""
+        rects = [(rect.first, i, rect) for i, body in enumerate(self.bodies) for rect in body.rects if rect.size]
+        rects.sort(key=lambda entry: (entry[0], entry[1]))
+        alive: list[tuple[int, int, int, Rect]] = []
+        for serial, (first, i, rect) in enumerate(rects):
+            if self.order.linear:
+                while alive and alive[0][0] < first:
+                    del alive[0]
+            for _, _, j, other in alive:
+                if j != i and rects_meet(rect, other, self.order):
+                    low, high = other.rel - rect.rel - rect.size, other.rel + other.size - rect.rel
+                    self.near[i].append((j, low, high))
+                    self.near[j].append((i, -high, -low))
+            insort(alive, (rect.last, serial, i, rect))
+
+
+def worlds(bodies: Iterable[Body]) -> list[dict[str, str]]:
+    """Assignments of a side to every branch condition; where there are too many, of single ones (a weaker bound)."""
+    sides: dict[str, set[str]] = {}
+    for body in bodies:
+        for rect in body.rects:
+            for label in rect.labels:
+                for condition, side in branch_sides(label).items():
+                    sides.setdefault(condition, set()).add(side)
+    count = 1
+    for choices in sides.values():
+        count *= len(choices)
+    names = sorted(sides)
+    if count > WORLDS_LIMIT:
+        return [{name: side} for name in names for side in sorted(sides[name])]
+    return [dict(zip(names, choice)) for choice in product(*(sorted(sides[name]) for name in names))]
+
+
+def exists_in(rect: Rect, world: dict[str, str]) -> bool:
+    """Whether a rectangle exists when the conditions take these sides."""
+    if not rect.labels:
+        return True
+    return any(all(world.get(c) == s for c, s in branch_sides(label).items()) for label in rect.labels)
+
+
+def live_bytes(bodies: Sequence[Body], world: dict[str, str], steps: int) -> list[int]:
+    """Bytes alive at each step in one world; a body counts the union of its live rectangles."""
+    change = [0] * (steps + 1)
+    for body in bodies:
+        rects = [rect for rect in body.rects if rect.size and exists_in(rect, world)]
+        if len(rects) <= 1:
+            pieces = [(rect.first, rect.last, rect.size) for rect in rects]
+        else:
+            marks = sorted({rect.first for rect in rects} | {rect.last + 1 for rect in rects})
+            pieces = [(a, b - 1, _covered(rects, a)) for a, b in pairwise(marks)]
+        for first, last, size in pieces:
+            change[first] += size
+            change[last + 1] -= size
+    total, series = 0, []
+    for delta in change[:steps]:
+        total += delta
+        series.append(total)
+    return series
+
+
+def _covered(rects: list[Rect], step: int) -> int:
+    """Bytes covered by the rectangles alive at a step."""
+    covered, reach = 0, None
+    for low, high in sorted((r.rel, r.rel + r.size) for r in rects if r.first <= step <= r.last):
+        start = low if reach is None else max(low, reach)
+        covered += max(high - start, 0)
+        reach = high if reach is None else max(reach, high)
+    return covered
+
+
+def theory_min(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> int:
+    """Largest live set of unjoined bodies, when every step takes the best of its legal in-place pairs (bytes)."""
+    savings: dict[int, list[LegalPair]] = {}
+    for pair in pairs:
+        savings.setdefault(pair.step, []).append(pair)
+    gain = {step: _best_saving(group) for step, group in savings.items()}
+    best = 0
+    for world in worlds(bodies):
+        series = live_bytes(bodies, world, steps)
+        best = max(best, max((size - gain.get(step, 0) for step, size in enumerate(series)), default=0))
+    return best
+
+
+def _best_saving(pairs: list[LegalPair]) -> int:
+    """Bytes the best matching of one step's pairs saves (an upper bound where there are many)."""
+    reads = list(dict.fromkeys(pair.read for pair in pairs))
+    writes = list(dict.fromkeys(pair.write for pair in pairs))
+    by_write = [max(pair.saving for pair in pairs if pair.write == write) for write in writes]
+    if len(writes) == 1 or max(len(reads), len(writes)) > MATCHING_LIMIT:
+        return sum(by_write)
+    table = {(pair.read, pair.write): pair.saving for pair in pairs}
+    padded = reads + [-1] * len(writes)
+    return max(
+        sum(table.get((read, write), 0) for read, write in zip(chosen, writes))
+        for chosen in set(permutations(padded, len(writes)))
+    )
+
+
+def lower_bound(bodies: Sequence[Body], live_set: int) -> int:
+    """No placement is smaller: the live set, the tallest body, the top of a pinned one (bytes)."""
+    tops = [(body.pinned if body.pinned is not None else body.up(0)) + body.extent for body in bodies if body.extent]
+    return max([live_set, *tops])

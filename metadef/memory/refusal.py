@@ -1,0 +1,131 @@
+"""Why no plan fits: errors that name the step, what is alive there, how many bytes are missing, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metadef.error import PlanError
+from metadef.error import Problem as Fault
+from metadef.memory.bodies import Body, BodySet, LegalPair
+from metadef.memory.live import LiveTable
+from metadef.memory.problem import Problem, exists_in, live_bytes, worlds
+from metadef.memory.search import Solution
+from metadef.schedule import Schedule
+
+SHOWN = 8
+
+
+def pin_error(schedule: Schedule, problem: Problem, capacity: int | None) -> None:
+    """Refuse pinned tensors that overlap each other, miss their own grid, or end above the capacity.
+
+    Raises:
+        PlanError: one problem per fault.
+    """
+    faults = []
+    pinned = [i for i, body in enumerate(problem.bodies) if body.pinned is not None]
+    for i in pinned:
+        body = problem.bodies[i]
+        at, name = body.pinned or 0, _names(schedule, body)
+        if at < 0 or at % body.modulus != body.residue:
+            message, expected = (
+                f"tensor {name} is pinned off its grid",
+                f"an offset of {body.residue} modulo {body.modulus}",
+            )
+            faults.append(
+                Fault(message, expected=expected, got=str(at), hint="pin it on the grid, or lower its alignment")
+            )
+        if capacity is not None and at + problem.extents[i] > capacity:
+            over = at + problem.extents[i] - capacity
+            message, expected = f"tensor {name} is pinned beyond the capacity", f"an end of at most {capacity} bytes"
+            got, hint = f"{capacity + over} bytes, {over} too many", "pin it lower, unpin it, or raise the capacity"
+            faults.append(Fault(message, expected=expected, got=got, hint=hint))
+        for j, low, high in problem.near[i]:
+            other = problem.bodies[j]
+            if j < i and other.pinned is not None and low < at - other.pinned < high:
+                step = max(problem.first[i], problem.first[j])
+                both = f"{_names(schedule, other)} and {name}"
+                message = f"tensors {both} are pinned onto each other, both alive at step {step}"
+                got, hint = (
+                    f"offsets {other.pinned} and {at}",
+                    "move or unpin one of them, or end one life before the other",
+                )
+                faults.append(Fault(message, node=_step_name(schedule, step), got=got, hint=hint))
+    if faults:
+        raise PlanError(faults)
+
+
+def capacity_error(
+    schedule: Schedule,
+    live: LiveTable,
+    joined: BodySet,
+    pairs: Sequence[LegalPair],
+    found: Solution,
+    capacity: int,
+    pool: str,
+) -> PlanError:
+    """The error for a pool whose best plan is larger than the capacity."""
+    step, size, alive = busiest_step(joined.bodies, pairs, max(len(schedule.steps), 1))
+    listed = ", ".join(f"{_names(schedule, body)} {body.extent}" for body in alive[:SHOWN])
+    more = f" and {len(alive) - SHOWN} more" if len(alive) > SHOWN else ""
+    where = f"step {step}: {len(alive)} live, {size} bytes ({listed}{more})"
+    if size > capacity:
+        message = f"pool {pool}: the live set of step {step} alone is {size - capacity} bytes over the capacity"
+        got = where
+    elif found.floor > capacity:
+        tallest = max(joined.bodies, key=lambda body: (body.pinned or 0) + body.extent)
+        message = (
+            f"pool {pool}: {_names(schedule, tallest)} alone ends {found.floor - capacity} bytes over the capacity"
+        )
+        got = f"{tallest.extent} bytes at offset {tallest.pinned or tallest.up(0)}"
+    else:
+        proof = "no placement reaches it (proved)" if found.exhausted else "the search found no placement in its budget"
+        message = (
+            f"pool {pool}: the live set fits, yet {proof}: fragmentation; the best plan ({found.method}) is "
+            f"{found.total - capacity} bytes over the capacity"
+        )
+        got = f"{found.total} bytes; busiest {where}"
+    hint = _advice(live, found, pairs)
+    expected = f"at most {capacity} bytes"
+    return PlanError(Fault(message, node=_step_name(schedule, step), expected=expected, got=got, hint=hint))
+
+
+def busiest_step(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> tuple[int, int, list[Body]]:
+    """The step with the largest live set, after its in-place savings: step, bytes, and its bodies, largest first."""
+    gain: dict[int, int] = {}
+    for pair in pairs:
+        gain[pair.step] = max(gain.get(pair.step, 0), pair.saving)
+    best: tuple[int, int, dict[str, str]] = (-1, 0, {})
+    for world in worlds(bodies):
+        for step, size in enumerate(live_bytes(bodies, world, steps)):
+            if size - gain.get(step, 0) > best[0]:
+                best = (size - gain.get(step, 0), step, world)
+    size, step, world = best
+    alive = [
+        body for body in bodies if any(r.size and r.first <= step <= r.last and exists_in(r, world) for r in body.rects)
+    ]
+    return step, max(size, 0), sorted(alive, key=lambda body: -body.extent)
+
+
+def _advice(live: LiveTable, found: Solution, pairs: Sequence[LegalPair]) -> str:
+    needed = found.total
+    ideas = [f"a capacity of {needed} bytes ({needed / 2**20:.2f} MiB), for which a plan is known"]
+    if not found.exhausted and found.total > found.floor:
+        ideas.append("a larger planning budget with minimise")
+    if any(tensor.no_reuse for tensor in live.tensors.values()):
+        ideas.append("reuse for the tensors marked no-reuse")
+    if len(found.taken) < len(pairs) or not pairs:
+        ideas.append("in-place operators where they are off or blocked by a later reader")
+    ideas += ["a smaller batch or smaller input shapes", "a smaller model, or a lower precision such as fp16"]
+    return "; ".join(f"({number}) {idea}" for number, idea in enumerate(ideas[:3], 1))
+
+
+def _names(schedule: Schedule, body: Body) -> str:
+    names = {tensor.id: tensor.name for tensor in schedule.tensors}
+    parts = []
+    for key in body.places:
+        parts.append(f"'{names[key]}'" if isinstance(key, int) else f"workspace {key[1]} of step {key[0]}")
+    return " + ".join(parts[:3]) + (" + …" if len(parts) > 3 else "")
+
+
+def _step_name(schedule: Schedule, step: int) -> str:
+    return schedule.steps[step].name if step < len(schedule.steps) else ""
