@@ -157,11 +157,22 @@ def _weights(graph: Graph, schedule: Schedule, layout: _Layout) -> np.ndarray:
 
 
 def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
-    """A constant of the graph for every weight of the schedule, found through the operands of steps and views."""
+    """A constant of the graph for every weight of the schedule, found through the operands of steps and views.
+
+    Steps without a node copy a graph output that is an input or a constant.
+    """
     steps = {step.name: step for step in schedule.steps}
     bases = {view.tensor: view.base for view in schedule.views}
+    nodes = {node.name for node in graph.nodes}
+    copies = {step.writes[0]: step.reads[0] for step in schedule.steps if step.name not in nodes}
     ids: dict[int, int] = {}
     found: dict[int, Tensor] = {}
+    for tensor, item in zip(graph.outputs, schedule.outputs):
+        source = copies.get(item)
+        if source is not None:
+            ids[id(tensor)] = source
+            if tensor.is_const:
+                found[source] = tensor
     for node in reversed(graph.nodes):
         step = steps.get(node.name)
         reads = step.reads if step else tuple(bases.get(ids.get(id(tensor), -1)) for tensor in node.outputs[:1])

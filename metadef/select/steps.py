@@ -1,0 +1,174 @@
+"""From graph to schedule: tensors, views, in-place permissions and the order of steps; kernels come from a chooser.
+
+The order is the graph's. Constants with equal contents become one weight. A graph output that is nothing but an input,
+a constant, or a view of one gets a copying step, because outputs have memory of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from metadef.format import TensorDesc
+from metadef.graph import Graph, Node, Tensor
+from metadef.kernel import Engine, Kernel
+from metadef.op import CostClass
+from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
+
+KernelChooser = Callable[[Node], tuple[Kernel, tuple[Workspace, ...]]]
+COPY_OP = "Identity"
+_SAMPLES = 64
+
+
+def build_schedule(graph: Graph, soc: str, choose: KernelChooser) -> Schedule:
+    """The schedule of a graph; ``choose`` gives each node its kernel and workspaces."""
+    builder = _Builder(graph, soc)
+    for node in graph.nodes:
+        if is_view(node):
+            builder.add_view(node)
+        else:
+            builder.add_step(node, *choose(node))
+    builder.finish(choose)
+    return builder.schedule
+
+
+def engine_of(node: Node) -> Engine:
+    """The engine a pass gave to the node, or the one of its family."""
+    if node.engine is not None:
+        return node.engine
+    opdef = node.opdef
+    if opdef is None or opdef.cost is CostClass.HOST:
+        return Engine.HOST_CPU
+    if opdef.cost is CostClass.VIEW:
+        return Engine.GE_LOCAL
+    return Engine.AICORE if opdef.cost in (CostClass.CONV, CostClass.MATMUL) else Engine.VECTOR
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node takes no task."""
+    return engine_of(node) is Engine.GE_LOCAL
+
+
+class _Builder:
+    """Collects tensors and steps; ``ids`` maps graph tensors (by identity) to schedule tensors."""
+
+    def __init__(self, graph: Graph, soc: str) -> None:
+        self.graph = graph
+        self.schedule = Schedule(graph.name, soc, graph_revision=graph.revision)
+        self.ids: dict[int, int] = {}
+        self.roots: dict[int, int] = {}
+        self.names: dict[str, int] = {}
+        self.outputs = {id(tensor) for tensor in graph.outputs}
+        self.constants: dict[object, list[Tensor]] = {}
+        for tensor in graph.inputs:
+            self.schedule.inputs.append(self._add(tensor, TensorKind.INPUT))
+
+    def add_view(self, node: Node) -> None:
+        """The node's result lies where its operand does."""
+        (source,) = [tensor for tensor in node.inputs if tensor is not None][:1]
+        base = self.roots[self._id(source)]
+        tensor = self._add(node.output, TensorKind.FEATURE)
+        self.roots[tensor] = base
+        self.schedule.views.append(View(tensor, base))
+
+    def add_step(self, node: Node, kernel: Kernel, workspaces: tuple[Workspace, ...]) -> None:
+        reads = tuple(None if tensor is None else self._id(tensor) for tensor in node.inputs)
+        writes = tuple(self._add(tensor, TensorKind.FEATURE) for tensor in node.outputs)
+        step = len(self.schedule.steps)
+        self.schedule.steps.append(
+            Step(step, node.name, reads, writes, kernel, workspaces, tuple(node.origins), node.layer)
+        )
+        self._permit_inplace(step, node, reads, writes)
+
+    def finish(self, choose: KernelChooser) -> None:
+        """Name the outputs, copying those that have no memory of their own, and forbid their reuse in place."""
+        for tensor in self.graph.outputs:
+            item = self._id(tensor)
+            if self.schedule.tensors[self.roots[item]].kind in (TensorKind.INPUT, TensorKind.WEIGHT):
+                item = self._copy(tensor, item, choose)
+            self.schedule.outputs.append(item)
+            for owner in (item, self.roots[item]):
+                self.schedule.tensors[owner] = replace(self.schedule.tensors[owner], kind=TensorKind.OUTPUT)
+        kinds = [tensor.kind for tensor in self.schedule.tensors]
+        self.schedule.inplace = [
+            pair for pair in self.schedule.inplace if kinds[self.roots[pair.read]] is TensorKind.FEATURE
+        ]
+
+    def _copy(self, tensor: Tensor, source: int, choose: KernelChooser) -> int:
+        name = self.graph.unique_name(f"{tensor.name}_copy")
+        result = Tensor(name, tensor.desc)
+        node = Node(name, COPY_OP, (tensor,), (result,), {}, engine=Engine.VECTOR)
+        kernel, workspaces = choose(node)
+        step = Step(
+            len(self.schedule.steps), name, (source,), (self._add(result, TensorKind.OUTPUT),), kernel, workspaces
+        )
+        self.schedule.steps.append(step)
+        return step.writes[0]
+
+    def _permit_inplace(self, step: int, node: Node, reads: tuple[int | None, ...], writes: tuple[int, ...]) -> None:
+        """Permissions of the prototype and of epilogue operands, where both sides have the same bytes and layout."""
+        opdef = node.opdef
+        if opdef is None or not writes:
+            return
+        pairs = [*opdef.inplace, *((item.operand, 0) for item in node.fused if item.operand is not None)]
+        allowed = [(slot, port) for slot, port in pairs if self._same_layout(node, slot, port)]
+        safe = {slot for slot, _ in allowed}
+        taken: set[tuple[int, int]] = set()
+        for slot, port in allowed:
+            read = reads[slot]
+            assert read is not None
+            root = self.roots[read]
+            others = [at for at, other in enumerate(reads) if other is not None and self.roots[other] == root]
+            if safe.issuperset(others) and (root, port) not in taken:
+                taken.add((root, port))
+                self.schedule.inplace.append(InPlace(step, root, writes[port]))
+
+    def _same_layout(self, node: Node, slot: int, port: int) -> bool:
+        read = node.inputs[slot] if slot < len(node.inputs) else None
+        if read is None or read.is_const or port >= len(node.outputs):
+            return False
+        root = self.schedule.tensors[self.roots[self._id(read)]]
+        if root.kind is not TensorKind.FEATURE or root.payload_bytes != read.desc.payload_bytes:
+            return False
+        return _layout(read.desc) == _layout(node.outputs[port].desc)
+
+    def _id(self, tensor: Tensor) -> int:
+        found = self.ids.get(id(tensor))
+        return self._constant(tensor) if found is None and tensor.is_const else self.ids[id(tensor)]
+
+    def _constant(self, tensor: Tensor) -> int:
+        """The weight of a constant; one that equals an earlier one in values and layout shares its weight."""
+        assert tensor.const is not None
+        flat = tensor.const.reshape(-1)
+        sample = flat[:: max(1, flat.size // _SAMPLES)].tobytes()
+        alike = self.constants.setdefault((tensor.desc, sample), [])
+        for other in alike:
+            if other.const is tensor.const or np.array_equal(_bits(other.const), _bits(tensor.const)):
+                self.ids[id(tensor)] = self.ids[id(other)]
+                return self.ids[id(other)]
+        alike.append(tensor)
+        return self._add(tensor, TensorKind.WEIGHT)
+
+    def _add(self, tensor: Tensor, kind: TensorKind) -> int:
+        item = len(self.schedule.tensors)
+        name, count = tensor.name, self.names.get(tensor.name, 0)
+        self.names[tensor.name] = count + 1
+        if count:
+            name = f"{name}#{count}"
+        self.schedule.tensors.append(ScheduleTensor(item, name, tensor.desc.payload_bytes, kind, tensor.desc))
+        self.ids[id(tensor)] = item
+        self.roots[item] = item
+        return item
+
+
+def _layout(desc: TensorDesc) -> tuple[object, ...]:
+    """What must agree for one tensor to take another's memory element by element."""
+    return desc.shape, desc.dtype.bytes, desc.format, desc.c0
+
+
+def _bits(array: np.ndarray | None) -> np.ndarray:
+    """The values as integers, so that NaN equals itself and -0 differs from 0."""
+    assert array is not None
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
