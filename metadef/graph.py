@@ -1,7 +1,8 @@
-"""The graph: tensors that know producer and uses, nodes with ordered ports, and the invariants that hold after every pass.
+"""The graph: tensors that know producer and uses, nodes with ordered ports, and invariants that hold after every pass.
 
-One class serves both dialects: nodes of ``domain`` "ascend" have a prototype (``metadef.op``), all others are framework nodes
-("" is ai.onnx). A node's ``layer`` path and its ``origins`` (names of the source model's nodes) survive into tasks and reports.
+One class serves both dialects: nodes of ``domain`` "ascend" have a prototype (``metadef.op``), all others are framework
+nodes ("" is ai.onnx). A node's ``layer`` path and its ``origins`` (names of the source model's nodes) survive into
+tasks and reports.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from metadef.op import OpDef, find_op, get_op
 
 @dataclass(eq=False)
 class Tensor:
-    """A value. ``const`` holds a constant's elements in *origin* layout (packing happens when the program is lowered)."""
+    """A value. ``const`` holds a constant's elements in *origin* layout (lowering packs them)."""
 
     name: str
     desc: TensorDesc
@@ -66,8 +67,9 @@ class Node:
 
     @property
     def path(self) -> str:
-        """Layer path and name, for messages."""
-        return f"{self.layer}/{self.name}" if self.layer else self.name
+        """Layer path and name, for messages. A name that already begins with its layer is not repeated."""
+        inside = not self.layer or self.name.startswith(f"{self.layer}/")
+        return self.name if inside else f"{self.layer}/{self.name}"
 
     @property
     def output(self) -> Tensor:
@@ -80,7 +82,10 @@ class Node:
 
 
 class Graph:
-    """Nodes in a valid execution order, inputs, outputs. Every mutation raises ``revision``."""
+    """Nodes in a valid execution order, inputs, outputs. Every mutation raises ``revision``.
+
+    ``notes`` are remarks for the user about what was assumed on the way, such as an open batch dimension taken as 1.
+    """
 
     def __init__(self, name: str, dialect: str = "ascend") -> None:
         self.name = name
@@ -89,6 +94,7 @@ class Graph:
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.output_names: list[str] = []
+        self.notes: list[str] = []
         self.revision = 0
         self._names: set[str] = set()
 
@@ -147,14 +153,37 @@ class Graph:
         return self._attach(node, results, before, output_names)
 
     def add_foreign_node(
-        self, domain: str, op_type: str, inputs: Sequence[Tensor | None], results: Sequence[TensorDesc], attrs: Mapping[str, Any],
-        name: str, *, opset: int = 0, output_names: Sequence[str] = (), origins: Iterable[str] = (), before: Node | None = None,
-    ) -> Node:  # fmt: skip
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[Tensor | None],
+        results: Sequence[TensorDesc],
+        attrs: Mapping[str, Any],
+        name: str,
+        *,
+        opset: int = 0,
+        output_names: Sequence[str] = (),
+        layer: str = "",
+        origins: Iterable[str] = (),
+        before: Node | None = None,
+    ) -> Node:
         """Add a framework node whose results are already known."""
-        node = Node(self.unique_name(name or op_type), op_type, tuple(inputs), (), dict(attrs), domain, opset, origins=tuple(origins))
+        node = Node(
+            self.unique_name(name or op_type),
+            op_type,
+            tuple(inputs),
+            (),
+            dict(attrs),
+            domain,
+            opset,
+            layer=layer,
+            origins=tuple(origins),
+        )
         return self._attach(node, results, before, output_names)
 
-    def _attach(self, node: Node, results: Sequence[TensorDesc], before: Node | None, output_names: Sequence[str]) -> Node:
+    def _attach(
+        self, node: Node, results: Sequence[TensorDesc], before: Node | None, output_names: Sequence[str]
+    ) -> Node:
         outputs = []
         for index, desc in enumerate(results):
             fallback = node.name if len(results) == 1 else f"{node.name}:{index}"
@@ -189,7 +218,7 @@ class Graph:
         self.revision += 1
 
     def replace_uses(self, old: Tensor, new: Tensor, *, keep: Iterable[Node] = ()) -> None:
-        """Let every reader of ``old`` (graph outputs included) read ``new``; nodes in ``keep`` go on reading ``old``."""
+        """Let every reader of ``old`` (graph outputs included) read ``new``; nodes in ``keep`` still read ``old``."""
         kept = set(keep)
         for node, slot in list(old.uses):
             if node not in kept:
@@ -198,7 +227,7 @@ class Graph:
         self.revision += 1
 
     def remove_node(self, node: Node) -> None:
-        """Take out a node whose outputs nobody reads; its results lose their producer. Raises ContractError if somebody does."""
+        """Take out a node; its results lose their producer. Raises ContractError if somebody reads them."""
         for tensor in node.outputs:
             if tensor.uses or tensor in self.outputs:
                 raise ContractError(f"cannot remove '{node.name}': '{tensor.name}' is still read")
@@ -212,12 +241,14 @@ class Graph:
         self.revision += 1
 
     def reinfer(self, node: Node) -> None:
-        """Renew the origin shapes and dtypes of a node's results after its operands changed; storage formats are kept."""
+        """Renew shapes and dtypes of a node's results after its operands changed; storage formats are kept."""
         opdef = node.opdef
         if opdef is None:
             return
         base = node.inputs[: len(node.inputs) - sum(item.operand is not None for item in node.fused)]
-        results = infer_outputs(opdef, [None if tensor is None else tensor.desc for tensor in base], node.attrs, node.path)
+        results = infer_outputs(
+            opdef, [None if tensor is None else tensor.desc for tensor in base], node.attrs, node.path
+        )
         for tensor, desc in zip(node.outputs, results, strict=True):
             tensor.desc = desc.stored_as(tensor.desc.format, tensor.desc.c0)
         self.revision += 1
@@ -241,7 +272,7 @@ class Graph:
         return next((node for node in self.nodes if node.name == name), None)
 
     def sort(self) -> None:
-        """Stable topological order: a node moves only behind what it reads. Raises ModelError (E10500 family) on a cycle."""
+        """Stable topological order: a node moves only behind what it reads. Raises ModelError on a cycle."""
         waiting = {id(node): len(self._predecessors(node)) for node in self.nodes}
         followers: dict[int, list[Node]] = {}
         for node in self.nodes:
@@ -262,7 +293,11 @@ class Graph:
                     heapq.heappush(ready, position[id(follower)])
         if len(order) != len(self.nodes):
             stuck = [node.name for node in self.nodes if waiting[id(node)] > 0]
-            raise ModelError("the graph has a cycle", got=" -> ".join(stuck[:6]), hint="an operator reads its own result, directly or not")
+            raise ModelError(
+                "the graph has a cycle",
+                got=" -> ".join(stuck[:6]),
+                hint="an operator reads its own result, directly or not",
+            )
         self.nodes = order
 
     @staticmethod
@@ -297,7 +332,9 @@ class Graph:
                 raise ContractError(f"graph output '{tensor.name}' is never made")
 
 
-def infer_outputs(opdef: OpDef, inputs: Sequence[TensorDesc | None], attrs: Mapping[str, Any], node: str) -> list[TensorDesc]:
+def infer_outputs(
+    opdef: OpDef, inputs: Sequence[TensorDesc | None], attrs: Mapping[str, Any], node: str
+) -> list[TensorDesc]:
     """Results of an operator, in plain layout. Any fault of the rule is reported with the node's name.
 
     Raises:

@@ -1,0 +1,131 @@
+"""Concrete input shapes: what the model declares, what the caller says, and what may be assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from metadef.error import ModelError, Problem, UsageError, suggest
+
+
+@dataclass
+class BoundInputs:
+    """Concrete shapes by input name, values of symbolic dimensions, and remarks on what was assumed."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def bind_inputs(
+    inputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> BoundInputs:
+    """Give every input a concrete shape.
+
+    A shape in ``shapes`` wins over the declared one. A symbolic dimension takes its value from ``dims``, or from
+    another input that was given a shape; an open axis 0 is the batch and becomes 1.
+
+    Raises:
+        UsageError: a name in ``shapes`` or ``dims`` does not occur; ranks differ; a size is negative.
+        ModelError: a dimension stays open (E10049 family), with the way to give it.
+    """
+    inputs = list(inputs)
+    bound = BoundInputs(dims=dict(dims))
+    _check_names(inputs, shapes, dims)
+    for value in inputs:
+        if value.name in shapes:
+            _take_given(value, tuple(int(size) for size in shapes[value.name]), bound)
+    problems: list[Problem] = []
+    for value in inputs:
+        if value.name not in bound.shapes:
+            _resolve(value, bound, problems)
+    if problems:
+        raise ModelError(problems)
+    return bound
+
+
+def _declared(value: onnx.ValueInfoProto) -> list[int | str] | None:
+    """Sizes, symbol names, or "" for an anonymous open dimension; None when not even the rank is declared."""
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    result: list[int | str] = []
+    for dim in value.type.tensor_type.shape.dim:
+        open_name = dim.dim_param if dim.dim_param not in ("?", "-1") else ""
+        result.append(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else open_name)
+    return result
+
+
+def _check_names(
+    inputs: list[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> None:
+    problems = []
+    names = [value.name for value in inputs]
+    symbols = {size for value in inputs for size in _declared(value) or () if isinstance(size, str) and size}
+    for name in shapes:
+        if name not in names:
+            problems.append(Problem(f"the model has no input '{name}'", "E10016", hint=suggest(name, names)))
+    for name, size in dims.items():
+        if name not in symbols:
+            hint = suggest(name, symbols) if symbols else "the model has no symbolic dimensions"
+            problems.append(Problem(f"the model has no symbolic dimension '{name}'", "E10016", hint=hint))
+        if size < 0:
+            problems.append(Problem(f"dimension '{name}' is negative", "E10011", got=str(size)))
+    if problems:
+        raise UsageError(problems)
+
+
+def _take_given(value: onnx.ValueInfoProto, given: tuple[int, ...], bound: BoundInputs) -> None:
+    declared = _declared(value)
+    if any(size < 0 for size in given):
+        raise UsageError(f"input '{value.name}' has a negative size", code="E10011", got=str(given))
+    if declared is not None and len(declared) != len(given):
+        raise UsageError(
+            f"input '{value.name}' has another rank",
+            code="E10049",
+            expected=f"{len(declared)} axes {declared}",
+            got=str(given),
+        )
+    for symbol, size in zip(declared or (), given):
+        if isinstance(symbol, str) and symbol and bound.dims.setdefault(symbol, size) != size:
+            raise UsageError(
+                f"dimension '{symbol}' is given two sizes",
+                code="E10001",
+                port=value.name,
+                expected=str(bound.dims[symbol]),
+                got=str(size),
+            )
+    bound.shapes[value.name] = given
+
+
+def _resolve(value: onnx.ValueInfoProto, bound: BoundInputs, problems: list[Problem]) -> None:
+    declared = _declared(value)
+    if declared is None:
+        example = f"shapes={{'{value.name}': (1, …)}} or --shape {value.name}=1,…"
+        problems.append(Problem("the input declares no shape", "E10049", port=value.name, hint=example))
+        return
+    sizes: list[int] = []
+    for axis, size in enumerate(declared):
+        if isinstance(size, str) and size in bound.dims:
+            size = bound.dims[size]
+        elif isinstance(size, str) and axis == 0:
+            bound.notes.append(f"input '{value.name}': open batch dimension {size or 0!r} taken as 1")
+            if size:
+                bound.dims[size] = 1
+            size = 1
+        elif isinstance(size, str):
+            problems.append(_open_dimension(value.name, declared, axis, size))
+            continue
+        sizes.append(size)
+    bound.shapes[value.name] = tuple(sizes)
+
+
+def _open_dimension(name: str, declared: list[int | str], axis: int, symbol: str) -> Problem:
+    shown = [size if size != "" else "?" for size in declared]
+    sample = ",".join(str(size) if isinstance(size, int) else "…" for size in declared)
+    by_shape = f"shapes={{'{name}': ({sample})}} or --shape {name}={sample}"
+    hint = f"dims={{'{symbol}': …}} or --dim {symbol}=…; or {by_shape}" if symbol else by_shape
+    return Problem(
+        f"axis {axis} has no size", "E10049", port=name, expected="a concrete shape", got=str(shown), hint=hint
+    )

@@ -1,0 +1,207 @@
+"""What must hold before an ONNX graph is worth a look: known operators, one producer a value, no cycles or loose ends.
+
+Every check collects all its faults before it raises.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import onnx
+from onnx import checker, defs
+
+from metadef.error import LabError, ModelError, OperatorError, Problem, near_misses, suggest
+from metadef.frontend.onnx_read import all_nodes, captured_names
+
+OLDEST_OPSET = 7
+MAIN = ("", "ai.onnx")
+
+
+def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
+    """Domain -> imported version; the main domain is "".
+
+    Raises:
+        ModelError: no opset is imported, or the main one is out of range.
+    """
+    versions = {"" if item.domain in MAIN else item.domain: item.version for item in model.opset_import}
+    newest = defs.onnx_opset_version()
+    if not versions:
+        raise ModelError("the model imports no opset", code="E16005", expected="opset_import with a version")
+    version = versions.get("", OLDEST_OPSET)
+    if not OLDEST_OPSET <= version <= newest:
+        old = "convert the model with onnx.version_converter.convert_version"
+        raise ModelError(
+            f"opset {version} is not supported",
+            code="E16005",
+            expected=f"{OLDEST_OPSET} to {newest}",
+            got=str(version),
+            hint=old if version < OLDEST_OPSET else "install a newer onnx package, or export with an older opset",
+        )
+    return versions
+
+
+@lru_cache(maxsize=4096)
+def find_schema(op_type: str, domain: str, version: int) -> defs.OpSchema | None:
+    """The operator's schema under an opset version, or None; withdrawn operators count as absent."""
+    try:
+        schema = defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return None
+    return None if schema.deprecated else schema
+
+
+def check_operators(model: onnx.ModelProto, versions: Mapping[str, int]) -> None:
+    """Raises OperatorError (E16002) naming every operator that neither ONNX nor the model defines."""
+    local = {(function.domain, function.name) for function in model.functions}
+    problems: dict[tuple[str, str], Problem] = {}
+    bodies = [(versions, model.graph.node)]
+    for function in model.functions:
+        own = {"" if item.domain in MAIN else item.domain: item.version for item in function.opset_import}
+        bodies.append((own, function.node))
+    for imported, body in bodies:
+        for node in all_nodes(body):
+            domain = "" if node.domain in MAIN else node.domain
+            key = (domain, node.op_type)
+            if key in problems or key in local or find_schema(node.op_type, domain, imported.get(domain, 1)):
+                continue
+            problems[key] = _unknown(node, domain, imported.get(domain))
+    if problems:
+        raise OperatorError(problems.values())
+
+
+def _unknown(node: onnx.NodeProto, domain: str, version: int | None) -> Problem:
+    label = node.name or f"the one that makes '{node.output[0]}'"
+    if version is None:
+        return Problem(
+            f"'{domain or 'ai.onnx'}::{node.op_type}' belongs to a domain the model does not import", "E16005", label
+        )
+    shown = f"{domain or 'ai.onnx'}::{version}::{node.op_type}"
+    history = [
+        schema
+        for schema in defs.get_all_schemas_with_history()
+        if (schema.domain, schema.name) == (domain, node.op_type)
+    ]
+    if history:
+        since = min(schema.since_version for schema in history)
+        gone = [schema.since_version for schema in history if schema.deprecated]
+        got = f"opset {version}; the operator exists from {since}" + (
+            f" and was withdrawn in {min(gone)}" if gone else ""
+        )
+        return Problem(f"no such operator: {shown}", "E16002", label, got=got, hint="export with an opset that has it")
+    known = {schema.name for schema in defs.get_all_schemas()}
+    close = near_misses(node.op_type, known)
+    hint = (
+        f"nearest known: {', '.join(close)}"
+        if close
+        else "declare it as a model-local function, or export it as standard operators"
+    )
+    return Problem(f"unknown operator: {shown}", "E16002", label, hint=hint)
+
+
+def check_values(graph: onnx.GraphProto) -> None:
+    """Raises ModelError naming values with two producers (E13009) and operands that nobody makes (E13025)."""
+    constants = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+    made = dict.fromkeys(constants | {item.name for item in graph.input}, "an input or a constant")
+    problems = []
+    for node in graph.node:
+        label = node.name or node.op_type
+        for name in node.output:
+            if not name:
+                continue
+            if name in made:
+                problems.append(
+                    Problem(
+                        f"value '{name}' is made twice",
+                        "E13009",
+                        label,
+                        got=f"also made by {made[name]}",
+                        hint="rename one of them",
+                    )
+                )
+            made[name] = f"node '{label}'"
+    for node in graph.node:
+        for name in (*node.input, *captured_names(node)):
+            if name and name not in made:
+                problems.append(
+                    Problem(
+                        f"nobody makes operand '{name}'", "E13025", node.name or node.op_type, hint=suggest(name, made)
+                    )
+                )
+    for output in graph.output:
+        if output.name not in made:
+            problems.append(
+                Problem(f"nobody makes the graph output '{output.name}'", "E13031", hint=suggest(output.name, made))
+            )
+    if not graph.output:
+        problems.append(Problem("the graph has no outputs", "E16001", expected="at least one output"))
+    if problems:
+        raise ModelError(problems)
+
+
+def sorted_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Stable topological order; captures of subgraphs count as operands.
+
+    Raises:
+        ModelError: the nodes form a cycle, which is named.
+    """
+    nodes = list(nodes)
+    producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    before = [{producer[name] for name in (*node.input, *captured_names(node)) if name in producer} for node in nodes]
+    after: list[list[int]] = [[] for _ in nodes]
+    for index, needed in enumerate(before):
+        for item in needed:
+            after[item].append(index)
+    waiting = [len(needed) for needed in before]
+    ready = [index for index, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for follower in after[index]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, follower)
+    if len(order) < len(nodes):
+        raise _cycle_error(nodes, before, {index for index, count in enumerate(waiting) if count})
+    return [nodes[index] for index in order]
+
+
+def _cycle_error(nodes: list[onnx.NodeProto], before: list[set[int]], stuck: set[int]) -> ModelError:
+    """Walk backwards among the stuck nodes until one repeats: that loop is the cycle."""
+    trail: list[int] = []
+    index = min(stuck)
+    while index not in trail:
+        trail.append(index)
+        index = min(before[index] & stuck)
+    loop = [*reversed(trail[trail.index(index) :])]
+    names = [nodes[item].name or f"{nodes[item].op_type} of '{nodes[item].output[0]}'" for item in (*loop, loop[0])]
+    return ModelError(
+        "the graph has a cycle", code="E13009", got=" -> ".join(names), hint="a node reads its own result"
+    )
+
+
+def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto) -> None:
+    """Raises ModelError (E14001) for attributes or operand counts that a node's schema forbids; all at once."""
+    context = checker.C.CheckerContext()
+    context.ir_version = model.ir_version or onnx.IR_VERSION
+    context.opset_imports = {item.domain: item.version for item in model.opset_import}
+    problems = []
+    for node in nodes:
+        if node.op_type == "Constant" or captured_names(node):
+            continue
+        try:
+            checker.check_node(node, context)
+        except checker.ValidationError as error:
+            text = str(error).split("\n")[0].strip()
+            problems.append(Problem(text, "E14001", node.name or f"{node.op_type} of '{node.output[0]}'"))
+    if problems:
+        raise ModelError(problems)
+
+
+def unnamed(error: LabError, node: str) -> list[Problem]:
+    """Problems of an error, with the node's name where they lack one."""
+    from dataclasses import replace
+
+    return [problem if problem.node else replace(problem, node=node) for problem in error.problems]

@@ -1,0 +1,338 @@
+"""One walk over an ONNX graph with concrete shapes: types are inferred node by node, constants computed on the way.
+
+Because every shape is known, all shape arithmetic becomes constants before anybody needs it, so the per-node inference
+of the onnx package sees the values it asks for. What is left is a list of nodes that really compute.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TypeProto, helper, numpy_helper, shape_inference
+
+from metadef.error import InferError, ModelError, OperatorError, Problem
+from metadef.frontend.onnx_check import find_schema, sorted_nodes
+from metadef.frontend.onnx_read import TensorReader, captured_names, subgraphs
+
+SMALL_ELEMENTS = 4096
+"""Constants up to this size are shown to shape inference; larger uniform ones are kept as one stretched element."""
+FOLD_BYTES = 64 << 20
+"""A node is not folded if its result would be larger than this and than its operands together."""
+_NEVER_FOLD = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+)
+
+
+class ShapeWalk:
+    """Types and constants of a graph's values, and the nodes that are left to compute (``nodes``)."""
+
+    def __init__(self, versions: Mapping[str, int], reader: TensorReader, ir_version: int) -> None:
+        self.types: dict[str, TypeProto] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self._versions = dict(versions)
+        self._imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+        self._reader = reader
+        self._ir_version = ir_version
+        self._data: dict[str, onnx.TensorProto] = {}
+
+    def add_input(self, name: str, elem_type: int, shape: Iterable[int]) -> None:
+        self.types[name] = helper.make_tensor_type_proto(elem_type, tuple(shape))
+
+    def add_constant(self, name: str, value: np.ndarray) -> None:
+        self.constants[name] = value
+        elem_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+        self.types[name] = helper.make_tensor_type_proto(elem_type, value.shape)
+
+    def run(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        """Walk nodes in execution order.
+
+        Raises:
+            InferError: a node's operands do not fit; all such nodes that can be found are listed.
+        """
+        work = deque(nodes)
+        problems: list[Problem] = []
+        while work:
+            node = work.popleft()
+            if any(name and name not in self.types for name in node.input):
+                continue  # behind a node that already failed
+            try:
+                taken = self._taken_branch(node)
+                if taken is not None:
+                    work.extendleft(reversed(taken))
+                elif not self._fold(node):
+                    self._infer(node)
+                    self.nodes.append(node)
+            except (InferError, OperatorError) as error:
+                problems += error.problems
+        if problems:
+            raise InferError(problems)
+
+    # -- constants ----------------------------------------------------------------------------------------------------
+
+    def _fold(self, node: onnx.NodeProto) -> bool:
+        """Compute a node whose result does not depend on any input; whether that was done."""
+        main = node.domain in ("", "ai.onnx")
+        if main and node.op_type in ("Shape", "Size"):
+            self.add_constant(node.output[0], self._shape_value(node))
+            return True
+        if node.op_type in _NEVER_FOLD or any(True for _ in subgraphs(node)):
+            return False
+        if not all(name in self.constants for name in node.input if name):
+            return False
+        operands = [self.constants[name] if name else None for name in node.input]
+        quick = _QUICK.get(node.op_type) if main else None
+        if quick is not None:
+            results = [quick(node, operands, self._reader)]
+        else:
+            if self._too_large(node, operands):
+                return False
+            results = self._reference(node)
+        for name, value in zip(node.output, results):
+            if name:
+                self.add_constant(name, np.asarray(value))
+        return True
+
+    def _shape_value(self, node: onnx.NodeProto) -> np.ndarray:
+        dims = shape_of(self.types[node.input[0]]) or ()
+        if node.op_type == "Size":
+            return np.asarray(prod(dims), np.int64)
+        attrs = attributes(node)
+        return np.asarray(dims[attrs.get("start", 0) : attrs.get("end", len(dims))], np.int64)
+
+    def _too_large(self, node: onnx.NodeProto, operands: list[np.ndarray | None]) -> bool:
+        self._infer(node)
+        taken = sum(value.nbytes for value in operands if value is not None)
+        made = sum(prod(shape_of(self.types[name]) or ()) * 4 for name in node.output if name)
+        return made > max(FOLD_BYTES, 2 * taken)
+
+    def _reference(self, node: onnx.NodeProto) -> list[Any]:
+        from onnx.reference import ReferenceEvaluator
+
+        names = [name for name in dict.fromkeys(node.input) if name]
+        inputs = [helper.make_value_info(name, self.types[name]) for name in names]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        graph = helper.make_graph([node], "fold", inputs, outputs)
+        model = helper.make_model(graph, opset_imports=self._imports, ir_version=self._ir_version)
+        try:
+            made = ReferenceEvaluator(model).run(None, {name: self.constants[name] for name in names})
+        except Exception as error:  # whatever the reference raises, the node's operands are at fault
+            raise InferError(
+                f"cannot compute the constant node: {error}", code="E14001", node=label_of(node), got=node.op_type
+            ) from error
+        results = iter(made)
+        return [next(results) if name else None for name in node.output]
+
+    # -- types --------------------------------------------------------------------------------------------------------
+
+    def _infer(self, node: onnx.NodeProto) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        schema = find_schema(node.op_type, domain, self._versions.get(domain, 1))
+        assert schema is not None, "check_operators ran before"
+        names = {name for name in node.input if name} | set(captured_names(node))
+        types = {name: self.types[name] for name in names}
+        data = {name: self._small(name) for name in names if self._is_small(name)}
+        try:
+            made = shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=self._imports, ir_version=self._ir_version
+            )
+        except shape_inference.InferenceError as error:
+            shown = ", ".join(f"{name} {list(shape_of(types[name]) or ())}" for name in node.input if name)
+            text = str(error).split("\n")[0].removeprefix("[ShapeInferenceError] ")
+            raise InferError(text, code="E14001", node=label_of(node), got=f"{node.op_type}({shown})") from None
+        for name in node.output:
+            if name:
+                self.types[name] = self._concrete(node, name, made.get(name))
+
+    def _concrete(self, node: onnx.NodeProto, name: str, made: TypeProto | None) -> TypeProto:
+        if made is not None and not made.HasField("tensor_type"):
+            kind = made.WhichOneof("value") or "untyped"
+            raise OperatorError(
+                f"value '{name}' is no tensor",
+                code="E14001",
+                node=label_of(node),
+                got=kind,
+                hint="sequences and optionals have no place here",
+            )
+        if made is None or shape_of(made) is None:
+            raise InferError(
+                f"the shape of '{name}' is known only when the model runs",
+                code="E14001",
+                node=label_of(node),
+                expected="sizes that follow from the inputs' shapes",
+                got=f"{node.op_type}, whose result depends on values",
+                hint="cut the model before this node, or replace it by one with a fixed size",
+            )
+        return made
+
+    def _is_small(self, name: str) -> bool:
+        value = self.constants.get(name)
+        return value is not None and value.size <= SMALL_ELEMENTS and value.dtype != object
+
+    def _small(self, name: str) -> onnx.TensorProto:
+        if name not in self._data:
+            self._data[name] = numpy_helper.from_array(
+                np.ascontiguousarray(self.constants[name]).reshape(self.constants[name].shape)
+            )
+        return self._data[name]
+
+    # -- branches -----------------------------------------------------------------------------------------------------
+
+    def _taken_branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """The nodes of the branch that an If with a constant condition takes, under unique names; else None."""
+        if node.op_type != "If" or node.input[0] not in self.constants:
+            return None
+        wanted = "then_branch" if self.constants[node.input[0]].reshape(-1)[0] else "else_branch"
+        branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+        rename = dict(zip((item.name for item in branch.output), node.output))
+        prefix = label_of(node)
+        for name in (
+            *(item.name for item in branch.initializer),
+            *(name for inner in branch.node for name in inner.output),
+        ):
+            if name:
+                rename.setdefault(name, f"{prefix}/{name}")
+        for tensor in branch.initializer:
+            self.add_constant(rename[tensor.name], self._reader.array(tensor))
+        result = [_renamed(inner, rename, prefix) for inner in sorted_nodes(branch.node)]
+        made = {name for inner in result for name in inner.output}
+        for item, target in zip(branch.output, node.output):
+            if target not in made:  # the branch hands an outer value or a constant through
+                source = item.name if item.name not in rename or rename[item.name] == target else rename[item.name]
+                if target in self.constants:
+                    continue
+                result.append(helper.make_node("Identity", [source], [target], name=f"{prefix}/{target}"))
+        return result
+
+
+def _renamed(node: onnx.NodeProto, rename: Mapping[str, str], prefix: str) -> onnx.NodeProto:
+    """A copy of a node with its values renamed, in nested graphs as well."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.name = f"{prefix}/{node.name}" if node.name else ""
+    copy.input[:] = [rename.get(name, name) for name in node.input]
+    copy.output[:] = [rename.get(name, name) for name in node.output]
+    for graph in subgraphs(copy):
+        for inner in graph.node:
+            inner.CopyFrom(_renamed(inner, rename, prefix))
+        for output in graph.output:
+            output.name = rename.get(output.name, output.name)
+    return copy
+
+
+def shape_of(type_proto: TypeProto) -> tuple[int, ...] | None:
+    """Concrete sizes of a tensor type, or None if any is open."""
+    if not type_proto.tensor_type.HasField("shape"):
+        return None
+    dims = type_proto.tensor_type.shape.dim
+    if any(not dim.HasField("dim_value") for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes as the onnx package gives them (strings as bytes, tensors and graphs as protos)."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def label_of(node: onnx.NodeProto) -> str:
+    """What messages call a node: its name, or its type and first result in the place of a name."""
+    if node.name:
+        return node.name.strip("/")
+    made = next((name for name in node.output if name), "")
+    head, _, tail = made.strip("/").rpartition("/")
+    own = f"{node.op_type}_{tail}" if tail else node.op_type
+    return f"{head}/{own}" if head else own
+
+
+# -- quick forms of what shape arithmetic is made of ------------------------------------------------------------------
+
+Operands = list[np.ndarray | None]
+
+
+def _constant(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    (attribute,) = node.attribute
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        return reader.array(value)
+    if attribute.name == "sparse_value":
+        return reader.sparse(value)
+    if attribute.name.startswith("value_string"):
+        items = value if isinstance(value, list) else [value]
+        text = np.array([item.decode() for item in items], dtype=object)
+        return text if isinstance(value, list) else text.reshape(())
+    return np.asarray(value, np.int64 if attribute.name.startswith("value_int") else np.float32)
+
+
+def _constant_of_shape(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    given = attributes(node).get("value")
+    fill = np.zeros(1, np.float32) if given is None else reader.array(given).reshape(-1)
+    shape = tuple(int(size) for size in _given(operands, 0))
+    if any(size < 0 for size in shape):
+        raise InferError("a size is negative", code="E14001", node=label_of(node), got=str(shape))
+    stretched = np.broadcast_to(fill[0], shape)
+    return stretched.copy() if prod(shape) <= SMALL_ELEMENTS else stretched
+
+
+def _given(operands: Operands, position: int) -> np.ndarray:
+    value = operands[position]
+    if value is None:
+        raise ModelError("a constant node lacks an operand", code="E14001", got=f"nothing at position {position}")
+    return value
+
+
+def _axes(node: onnx.NodeProto, operands: Operands) -> tuple[int, ...] | None:
+    if len(operands) > 1 and operands[1] is not None:
+        return tuple(int(axis) for axis in operands[1].reshape(-1))
+    found = attributes(node).get("axes")
+    return None if found is None else tuple(found)
+
+
+def _unsqueeze(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    return np.expand_dims(_given(operands, 0), _axes(node, operands) or ())
+
+
+def _squeeze(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    return np.squeeze(_given(operands, 0), _axes(node, operands))
+
+
+def _concat(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    return np.concatenate(
+        [_given(operands, position) for position in range(len(operands))], axis=attributes(node)["axis"]
+    )
+
+
+def _gather(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    return np.take(_given(operands, 0), _given(operands, 1), axis=attributes(node).get("axis", 0))
+
+
+def _transpose(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+    return np.ascontiguousarray(_given(operands, 0).transpose(attributes(node).get("perm")))
+
+
+def _binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def quick(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return function(_given(operands, 0), _given(operands, 1))
+
+    return quick
+
+
+_QUICK: dict[str, Callable[[onnx.NodeProto, Operands, TensorReader], np.ndarray]] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Identity": lambda node, operands, reader: _given(operands, 0),
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Transpose": _transpose,
+    "Add": _binary(np.add),
+    "Sub": _binary(np.subtract),
+    "Mul": _binary(np.multiply),
+}
