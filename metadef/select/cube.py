@@ -1,4 +1,4 @@
-"""Tiles of cube kernels: every split over the cores with every L0 tile that fits, ranked by the estimator of ``metadef.cost``.
+"""Tiles of cube kernels: every split over the cores with every L0 tile that fits, ranked by the cost estimator.
 
 The search has two rounds: all splits, tile shapes and residents with a middling K block; then the best of them with
 several K blocks. Sizes inside the search are counted in fractals (16 rows, 16 columns, one K step of the cube).
@@ -68,7 +68,7 @@ def choose_cube_tile(view: CubeView, target: Target) -> CubeChoice:
 
 
 def place_cube_buffers(view: CubeView, tile: CubeTile, target: Target) -> OnChip:
-    """Operands in L1 (whole, as a panel, or in K blocks), fractals in L0, sums in L0C, bias and epilogue beside them."""
+    """Operands in L1 (whole, as a panel, or in K blocks), fractals in L0, sums in L0C, bias and epilogue aside."""
     chip = OnChip(target)
     size = view.element_bytes
     copies, l0_copies = 1 + tile.double_l1, 1 + tile.double_l0
@@ -95,7 +95,7 @@ def place_cube_buffers(view: CubeView, tile: CubeTile, target: Target) -> OnChip
 
 
 def _place_epilogue(view: CubeView, tile: CubeTile, target: Target, chip: OnChip) -> None:
-    """The bias in its table (fixpipe) or, on coupled cores, results, residual operands and bias in UB, piece by piece."""
+    """The bias in its table (fixpipe); on coupled cores results, residual operands and bias in UB, piece by piece."""
     table = target.buffer_bytes.get("BT", 0)
     if view.has_bias and table:
         chip.take("bias", "BT", min(tile.n0 * _L0C_BYTES, table))
@@ -168,7 +168,7 @@ def _with_k_blocks(view: CubeView, target: Target, table: dict[str, np.ndarray])
 
 
 def _with_k1(view: CubeView, target: Target, table: dict[str, np.ndarray], share: np.ndarray) -> dict[str, np.ndarray]:
-    """Add K blocks that take ``share`` of what L1 has left, and the L0 step that divides them; drop what does not fit."""
+    """Add K blocks that take ``share`` of what L1 has left, and the L0 step that divides them; drop what is too big."""
     depth, unit = ceil_div(view.k, view.fractal_k), _k_unit(view)
     need_a, need_b, fixed = _l1_needs(view, target, table)
     copies = 1 + table["double_l1"]
