@@ -32,7 +32,7 @@ from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
     _TAPS,
     _OC,
     _OH,
-    _OP,
+    PIXEL_PITCH,
     _CHANNELS,
     _STORED,
     TILES,
@@ -186,8 +186,8 @@ def define(k: Kernel, dtype: str) -> None:
                 live = k.field(row, 3)
                 at = pixels.get()
                 lanes = (f[_CHANNELS] - group * 16, f[_STORED] - group * 16)
-                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[_OC], f[_OH], f[_OP], *lanes)
-                pixels.set(at + live * f[_OP])
+                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[_OC], f[_OH], f[PIXEL_PITCH], *lanes)
+                pixels.set(at + live * f[PIXEL_PITCH])
 
 
 def call_panels(

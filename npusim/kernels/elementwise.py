@@ -1,0 +1,217 @@
+"""Elementwise kernels: any expression over broadcast, strided operands, one rounding at the store.
+
+`elementwise` describes one as a Call. Operands are byte-strided views over a common shape of up to six dimensions (stride
+0 broadcasts); dimensions that lie together are merged first. Writing over an operand of the same layout is allowed.
+Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` (see npusim.kernels.expressions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from npusim.kernels import expressions
+from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.epilogue import saturated
+from npusim.kernels.ir import I64, LANES, MEMORY_TYPE, Kernel, Val
+
+RANK = 6
+_SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
+_OPERAND_FIELDS = 1 + RANK
+_SLOW = {"exp", "log", "pow", "tanh", "erf", "gelu", "sigmoid", "silu", "div", "sqrt", "rsqrt", "mish", "softplus"}
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided operand: address of its first element, element type, byte stride per dimension."""
+
+    address: int
+    dtype: str
+    strides: tuple[int, ...]
+
+    @staticmethod
+    def dense(address: int, dtype: str, shape: Sequence[int], onto: Sequence[int] | None = None) -> View:
+        """Row-major tensor, broadcast to shape `onto` by NumPy's rule; raises ValueError where it does not fit."""
+        target = tuple(shape) if onto is None else tuple(onto)
+        strides, step = [], SIZE[dtype]
+        for n in reversed(shape):
+            strides.append(0 if n == 1 else step)
+            step *= n
+        full = tuple([0] * (len(target) - len(shape)) + strides[::-1])
+        aligned = (1,) * (len(target) - len(shape)) + tuple(shape)
+        if len(full) != len(target) or any(n not in (1, t) for n, t in zip(aligned, target, strict=True)):
+            raise ValueError(f"shape {tuple(shape)} does not broadcast to {target}")
+        return View(address, dtype, full)
+
+
+def merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Drop size-1 dimensions and join neighbours that every operand steps through evenly."""
+    dims: list[int] = []
+    out: list[list[int]] = [[] for _ in strides]
+    for axis, n in enumerate(shape):
+        if n == 1:
+            continue
+        steps = [s[axis] for s in strides]
+        if dims and all(o[-1] == step * n for o, step in zip(out, steps, strict=True)):
+            dims[-1] *= n
+            for o, step in zip(out, steps, strict=True):
+                o[-1] = step
+        else:
+            dims.append(n)
+            for o, step in zip(out, steps, strict=True):
+                o.append(step)
+    if not dims:
+        return [1], [[0] for _ in strides]
+    return dims, out
+
+
+def fit_rank(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], rank: int
+) -> tuple[list[int], list[list[int]]]:
+    """Merged dimensions, padded in front to `rank`; raises ValueError where more remain."""
+    dims, steps = merged(shape, strides)
+    if len(dims) > rank:
+        raise ValueError(f"{len(dims)} dimensions remain of shape {tuple(shape)} after merging; at most {rank} work")
+    front = rank - len(dims)
+    return [1] * front + dims, [[0] * front + s for s in steps]
+
+
+def split_axis(dims: Sequence[int], parts: int, granule: int) -> tuple[int, int]:
+    """(axis, chunk) that cuts a box into about `parts`; chunks of the last axis are multiples of `granule`."""
+    last = len(dims) - 1
+    axis = next((a for a, n in enumerate(dims) if n >= 2 * parts or (n >= parts and n % parts == 0)), -1)
+    if axis < 0:
+        axis = max(range(len(dims)), key=lambda a: dims[a] if a < last else dims[a] / granule)
+    chunk = max(1, -(-dims[axis] // parts))
+    return axis, -(-chunk // granule) * granule if axis == last else chunk
+
+
+def elementwise(
+    expression: str,
+    inputs: Sequence[View],
+    out: View,
+    shape: Sequence[int],
+    parameters: Sequence[float] = (),
+    saturate: bool = False,
+) -> Call:
+    """Call computing `out = expression(inputs, parameters)` over `shape`.
+
+    `saturate` applies to fp16 output as in `Epilogue`. An empty shape dimension gives a Call of zero parts.
+    """
+    views = [*inputs, out]
+    dims, strides = fit_rank(shape, [v.strides for v in views], RANK)
+    total = 1
+    for n in dims:
+        total *= n
+    per_element_us = 1.0e-3 if any(f"{name}(" in expression for name in _SLOW) else 1.5e-4
+    parts = split_count(total * per_element_us, max(1, total // 64))
+    axis, chunk = split_axis(dims, parts, 64)
+    fields: list[int | float] = [axis, chunk, *dims, int(saturate)]
+    for view, steps in zip(views, strides, strict=True):
+        fields += [view.address, *steps]
+    fields += [float(p) for p in parameters]
+    name = f"map:{','.join(v.dtype for v in inputs)}:{out.dtype}:{expression.replace(' ', '')}"
+    return call(name, -(-dims[axis] // chunk) if total else 0, 0, fields)
+
+
+
+@dataclass
+class _Operand:
+    """Code-generation state of one operand."""
+
+    dtype: str
+    first: int
+    base: Val
+    spare: Val
+    strides: list[Val]
+    rows: list[Val]
+
+
+def generate(k: Kernel, family: str, parameters: str) -> None:
+    """Emit `map:<inputs>:<output>:<expression>`."""
+    ins, target, expression = parameters.split(":")
+    dtypes = [*(ins.split(",") if ins else []), target]
+    for dtype in sorted({SIZE[d] for d in dtypes}):
+        _emit_lane_copy(k, dtype)
+    with k.main() as (desc, part, _ctx):
+        dims, lo = split_box(k, desc, part, _SPLIT, _CHUNK, _DIMS, RANK)
+        operands = []
+        for number, dtype in enumerate(dtypes):
+            first = _OPERANDS + number * _OPERAND_FIELDS
+            strides = [k.field(desc, first + 1 + a) for a in range(RANK)]
+            shift = lo * k.load(desc + 8 * (first + 1) + k.field(desc, _SPLIT) * 8)
+            spare = k.alloca(LANES * 8)
+            operands.append(_Operand(dtype, first, k.field(desc, first) + shift, spare, strides, []))
+        end = _OPERANDS + len(dtypes) * _OPERAND_FIELDS
+        scalars = {f"p{i}": k.splat(k.float_field(desc, end + i)) for i in range(8) if f"p{i}" in expression}
+        _emit_nest(k, desc, dims, operands, expression, scalars, 0)
+
+
+def split_box(
+    k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int
+) -> tuple[list[Val], Val]:
+    """Dimensions of this part's box and its start along the split axis."""
+    axis, step = k.field(desc, split), k.field(desc, chunk)
+    lo = part * step
+    dims = []
+    for a in range(rank):
+        n = k.field(desc, first + a)
+        dims.append(k.select(axis.eq(a), k.minimum(n - lo, step), n))
+    return dims, lo
+
+
+def _emit_nest(
+    k: Kernel, desc: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val], axis: int
+) -> None:
+    if axis == RANK - 1:
+        _emit_row(k, desc, dims[-1], operands, text, scalars)
+        return
+    saved = [o.base for o in operands]
+    with k.loop(dims[axis]) as i:
+        for o in operands:
+            o.base = o.base + i * o.strides[axis]
+        _emit_nest(k, desc, dims, operands, text, scalars, axis + 1)
+    for o, base in zip(operands, saved, strict=True):
+        o.base = base
+
+
+def _emit_row(
+    k: Kernel, desc: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]
+) -> None:
+    """Blocks of 16 lanes; ragged, strided and broadcast operands go through a small buffer."""
+    sources, out = operands[:-1], operands[-1]
+    for o in sources:
+        with k.when(o.strides[-1].eq(0)):
+            k.call(f"lanes{SIZE[o.dtype]}", o.base, 0, o.spare, SIZE[o.dtype], LANES)
+    with k.loop(count, step=LANES) as i:
+        left = k.minimum(count - i, LANES)
+        whole = left.eq(LANES)
+        names = dict(scalars)
+        for number, o in enumerate(sources):
+            size, step = SIZE[o.dtype], o.strides[-1]
+            at = k.var(o.spare)
+            here = o.base + i * step
+            with k.either(whole & step.eq(size)) as (direct, other):
+                with direct:
+                    at.set(here)
+                with other, k.when(step.ne(0)):
+                    k.call(f"lanes{size}", here, step, o.spare, size, left)
+            names[f"x{number}"] = expressions.load(k, at.get(), o.dtype)
+        value = expressions.evaluate(k, text, names)
+        if out.dtype == "f16":
+            value = saturated(k, expressions.to_float(k, value), k.field(desc, _SATURATE))
+        size, step = SIZE[out.dtype], out.strides[-1]
+        straight = whole & step.eq(size)
+        expressions.store(k, value, k.select(straight, out.base + i * step, out.spare), out.dtype)
+        with k.when(~straight):
+            k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
+
+
+def _emit_lane_copy(k: Kernel, size: int) -> None:
+    """lanes<size>(source, source stride, target, target stride, count): element by element."""
+    kind = MEMORY_TYPE[{1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size]]
+    with k.function(f"lanes{size}", [I64] * 5) as (source, step, target, target_step, count):
+        with k.loop(count) as i:
+            k.store(k.load(source + i * step, kind), target + i * target_step)
+
+
