@@ -65,9 +65,7 @@ def merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list
     return dims, out
 
 
-def fit_rank(
-    shape: Sequence[int], strides: Sequence[Sequence[int]], rank: int
-) -> tuple[list[int], list[list[int]]]:
+def fit_rank(shape: Sequence[int], strides: Sequence[Sequence[int]], rank: int) -> tuple[list[int], list[list[int]]]:
     """Merged dimensions, padded in front to `rank`; raises ValueError where more remain."""
     dims, steps = merged(shape, strides)
     if len(dims) > rank:
@@ -114,7 +112,6 @@ def elementwise(
     return call(name, -(-dims[axis] // chunk) if total else 0, 0, fields)
 
 
-
 @dataclass
 class _Operand:
     """Code-generation state of one operand."""
@@ -147,9 +144,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         _emit_nest(k, desc, dims, operands, expression, scalars, 0)
 
 
-def split_box(
-    k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int
-) -> tuple[list[Val], Val]:
+def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int) -> tuple[list[Val], Val]:
     """Dimensions of this part's box and its start along the split axis."""
     axis, step = k.field(desc, split), k.field(desc, chunk)
     lo = part * step
@@ -175,9 +170,7 @@ def _emit_nest(
         o.base = base
 
 
-def _emit_row(
-    k: Kernel, desc: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]
-) -> None:
+def _emit_row(k: Kernel, desc: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]) -> None:
     """Blocks of 16 lanes; ragged, strided and broadcast operands go through a small buffer."""
     sources, out = operands[:-1], operands[-1]
     for o in sources:
@@ -213,5 +206,3 @@ def _emit_lane_copy(k: Kernel, size: int) -> None:
     with k.function(f"lanes{size}", [I64] * 5) as (source, step, target, target_step, count):
         with k.loop(count) as i:
             k.store(k.load(source + i * step, kind), target + i * target_step)
-
-

@@ -190,9 +190,7 @@ def define(k: Kernel, dtype: str) -> None:
                 pixels.set(at + live * f[PIXEL_PITCH])
 
 
-def call_panels(
-    k: Kernel, desc: Val, ctx: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val
-) -> None:
+def call_panels(k: Kernel, desc: Val, ctx: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val) -> None:
     """Emit the call of `panels` for one part."""
     k.call("panels", desc, ctx, out, weights, units[0], units[1], k.convert(last, "zext", I64))
 

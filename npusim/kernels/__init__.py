@@ -1,0 +1,35 @@
+"""The CPU kernels: everything that computes numbers fast, on plain addresses, knowing nothing of the compiler.
+
+A builder describes one task as a `Call` (kernel name, parts, descriptor, what must stay alive); `desc.task_table(calls)`
+turns calls into the int64 [n, 3] table that `npusim.executor.Executor(threads).run(table)` executes. Kernels are generated
+as LLVM IR on first use and kept as object code (`store`). dtypes are the strings f16 f32 i8 u8 i16 i32 i64 b8; addresses
+are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store; `saturate=True` is the 310P overflow rule.
+
+    conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
+    conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups
+    conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
+    depthwise.pack_depthwise(shape, weights, bias=None); depthwise.depthwise2d(…)              same arguments as conv
+    epilogue.Epilogue(residual=0, activation="none", lo, hi, alpha, saturate)                  residual may be `out`
+    matmul.Matrix.nd(address, dtype, columns, row_bytes=None) / .nz(address, dtype, stored rows, c0=16), `.t` transposes
+    matmul.pack_matmul(b [..., K, N]) -> PackedB
+    matmul.pack_b_at_run_time(b: Matrix, k, n, offsets=(0,)) -> (PackedB, Call)                run the Call first
+    matmul.matmul(m, k, n, a: Matrix, b: PackedB, out: Matrix, bias=None, batch=Batch(a, b, out), epilogue=None) -> Call
+    pool.Pool2D(planes, h, w, kernel, strides, pads, dilations, ceil_mode, count_include_pad, c0)  planes = N * C1
+    pool.pool2d(shape, "max" | "avg", x, out, dtype, saturate=False) -> Call                   global: kernel = (h, w)
+    elementwise.View(address, dtype, strides) / View.dense(address, dtype, shape, onto=None)   broadcasts to `onto`
+    elementwise.elementwise(expression, inputs, out: View, shape, parameters=(), saturate=False) -> Call
+        expressions: relu(add(x0,x1)), clip(x0,p0,p1), where(x0,x1,x2), less(x0,x1), cast = x0; list: expressions.functions()
+    rows.RowShape.axis(shape, axis, (source, dtype), (target, dtype)) / .nz(batch, m, n, stored rows, c0, …) -> 3-tuple
+    rows.softmax(*that, log=False, saturate=False) -> Call
+    rows.layer_norm(*that, gamma, beta, parameter dtype, epsilon, rms=False, saturate=False) -> Call
+    reduce.reduce("sum" | "mean" | "max" | "min" | "prod" | …, source: View, shape, axes, out, out dtype) -> Call
+    move.copy(element bytes, source, source strides, target, target strides, shape) -> Call    transpose, slice, concat, pad
+    move.fill(numpy scalar, target, target strides, shape) -> Call
+    move.gather(data, axis_size, outer, inner_bytes, indices, index dtype, count, out, index_groups=1) -> Call
+    transdata.Plain.nchw / .nhwc / .matrix(address, dtype, shape)
+    transdata.to_blocked(plain, target, dtype, c0, stored_pixels=None, saturate=False) -> Call  zero pads lanes and pixels
+    transdata.from_blocked(source, dtype, c0, plain, stored_pixels=None, saturate=False) -> Call
+
+Bytes of a Call are read when it runs: an address that changes needs a new Call (or its descriptor fields patched).
+`store.set_progress`, `store.prepare`, `store.warm` serve command lines.
+"""
