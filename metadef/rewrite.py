@@ -266,6 +266,7 @@ def run_passes(
             start = time.process_time()
             record.changed = item.run(graph, PassContext(target, options, record))
             record.seconds = time.process_time() - start
+            graph.revision += record.changed
             if options.check:
                 _verify_after(item, graph)
             if on_pass is not None:

@@ -51,7 +51,8 @@ def checksum(array: np.ndarray) -> str:
     if known is not None and known[0]() is array:
         return known[1]
     head = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
-    text = f"{zlib.crc32(memoryview(np.ascontiguousarray(array)).cast("B"), head):08x}"
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    text = f"{zlib.crc32(raw.data, head):08x}"
     key = id(array)
     _CHECKSUMS[key] = (weakref.ref(array, lambda _: _CHECKSUMS.pop(key, None)), text)
     return text

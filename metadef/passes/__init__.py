@@ -64,9 +64,9 @@ PIPELINE: tuple[Pass, ...] = (
     _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),
     _prepare("IdentityPass", "nodes that hand on their operand", RemoveNeutral("Identity", "ConcatD", "AccumulateNV2")),
     _prepare("DropOutPass", "dropout has no effect in inference", RemoveNeutral("Dropout")),
-    _prepare("NoUseReshapeRemovePass", "views of views are one view", JoinViews()),
     _prepare("UnchangedTransposeRemovePass", "transposes that move nothing", RemoveNeutral("TransposeD")),
     _prepare("PermuteFusionPass", "transposes in a row are one", JoinTransposes(), RemoveNeutral("TransposeD")),
+    _prepare("NoUseReshapeRemovePass", "views of views are one view", JoinViews()),
     _prepare("CastRemovePass", "casts that change nothing or undo each other", RemoveNeutral("Cast"), JoinCasts()),
     _prepare(
         "AlgebraicSimplificationPass",

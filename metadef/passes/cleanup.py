@@ -49,7 +49,7 @@ class FoldConstants(Rule):
         results = evaluate_node(node, operands, overflow=context.target.overflow)
         for tensor, value in zip(node.outputs, results, strict=True):
             constant = graph.add_const(tensor.name, value.reshape(tensor.desc.origin_shape), dtype=tensor.desc.dtype)
-            constant.desc = tensor.desc
+            constant.desc, constant.name = tensor.desc, tensor.name
             graph.replace_uses(tensor, constant)
         graph.remove_node(node)
 

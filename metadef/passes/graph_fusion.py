@@ -252,5 +252,7 @@ class FoldBias(Rule):
         node, product = nodes
         constant = _other(node, product)
         bias = constant_like(graph, constant.name, values(constant).reshape(-1), DType.FLOAT)
+        if len(constant.uses) == 1:
+            bias.name = constant.name
         graph.set_input(product, _BIAS, bias)
         _take_over(graph, product, node)

@@ -52,12 +52,19 @@ def choose_sides(graph: Graph, context: PassContext) -> dict[int, bool]:
             reason = why_not_blocked(node, context.target)
             if not reason:
                 free.append(node)
-            elif any(tensor is not None and len(tensor.desc.origin_shape) == 4 for tensor in node.inputs):
+            elif node.op_type != "Cast" and any(_next_to_blocks(tensor) for tensor in (*node.inputs, *node.outputs)):
                 context.record.refuse(node, f"stays plain: {reason}")
     cost = _Cost(graph, context.target, sides)
     for group in _groups(free):
         cost.settle(group)
     return sides
+
+
+def _next_to_blocks(tensor: Tensor | None) -> bool:
+    """Whether an operator that needs NC1HWC0 makes or reads the tensor."""
+    if tensor is None:
+        return False
+    return any(wants_blocks(node) for node in (*tensor.users, *([tensor.producer] if tensor.producer else [])))
 
 
 def wants_blocks(node: Node) -> bool:
@@ -175,13 +182,10 @@ class _Cost:
     def _border(self, tensor: Tensor) -> int:
         """Traffic of the TransData behind a tensor: read in one format, written in the other."""
         made = tensor.producer is not None and self._sides.get(id(tensor.producer), False)
-        crosses = (
-            made
-            and id(tensor) in self._outputs
-            or any(
-                made != (self._sides.get(id(user), False) and reads_blocked(user, slot)) for user, slot in tensor.uses
-            )
-        )
+        wanted = {self._sides.get(id(user), False) and reads_blocked(user, slot) for user, slot in tensor.uses}
+        if id(tensor) in self._outputs:
+            wanted.add(False)
+        crosses = (not made) in wanted
         return self._bytes(tensor, True) + self._bytes(tensor, False) if crosses else 0
 
     def _bytes(self, tensor: Tensor, blocked: bool) -> int:

@@ -129,10 +129,16 @@ class _Refiner:
         return version
 
     def _constant(self, tensor: Tensor, dtype: DType) -> Tensor:
+        """A constant in another type: itself if nobody else reads it, else a second one beside it."""
         version = self._versions.get((id(tensor), dtype))
         if version is None:
             value = self._converted(tensor, dtype)
-            version = self.graph.add_const(f"{tensor.name}_{dtype.label}", value, tensor.desc.origin_format, dtype)
+            if len(tensor.uses) == 1 and not any(tensor is item for item in self.graph.outputs):
+                version = tensor
+                version.const = value
+            else:
+                name = f"{tensor.name}_{dtype.label}"
+                version = self.graph.add_const(name, value, tensor.desc.origin_format, dtype)
             version.desc = tensor.desc.with_dtype(dtype)
             self._versions[id(tensor), dtype] = version
         return version
