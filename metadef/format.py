@@ -158,7 +158,7 @@ def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     if array.shape != desc.origin_shape:
         raise InferError("array does not fit its descriptor", expected=str(desc.origin_shape), got=str(array.shape))
     if desc.is_plain:
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     if desc.format == Format.FRACTAL_NZ:
         *batch, rows, columns = array.shape
         row_blocks, column_blocks = ceil_div(rows, FRACTAL_ROWS), ceil_div(columns, desc.c0)

@@ -61,10 +61,10 @@ class Device:
     def bytes_at(self, address: int, size: int) -> np.ndarray:
         """A view of ``size`` bytes; read-only in the weights region. Raises DeviceFault outside the address space."""
         base, end = self.program.weights_bytes, self.program.memory_bytes
-        if address >= 0 and address + size <= base:
-            return self.weights[address : address + size]
         if base <= address and address + size <= end:
             return self.memory[address - base : address - base + size]
+        if address >= 0 and address + size <= base:
+            return self.weights[address : address + size]
         raise DeviceFault(f"bytes {address:#x}..{address + size:#x} cross the borders of the device's regions")
 
     def read_tensor(self, operand: Operand) -> np.ndarray:

@@ -1,0 +1,385 @@
+"""Host plans against the derived twin: every operator family, element type, layout and epilogue, on odd shapes.
+
+A result may miss the float64 twin by half a unit of its own type and by what fp32 sums and functions may lose: terms
+times 2**-24 of the sum of magnitudes, or a few fp32 units of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metadef.dtype import DType
+from metadef.format import Format, unpack
+from metadef.kernel import Engine, FusedOp
+from metadef.ops.numeric import narrow, widen
+from npusim.kernels.plans import PLANNERS
+from npusim.twin import run_twin, run_wide
+from tests.npusim.mini_program import MiniTask, Value, mini_task
+
+HALF, SINGLE = DType.FLOAT16, DType.FLOAT
+NC1 = Format.NC1HWC0
+Draw = Callable[..., Value]
+
+
+def blocks(dtype: DType) -> int:
+    return 16 if dtype is HALF else 8
+
+
+@pytest.fixture
+def draw(rng: np.random.Generator) -> Draw:
+    """`draw(dtype, *shape, …)`: standard normal values (small integers for integer types)."""
+
+    def make(dtype: DType, *shape: int, low: float | None = None, **fields: Any) -> Value:
+        if dtype.is_float:
+            values = rng.standard_normal(shape)
+            if low is not None:
+                values = np.abs(values) + low
+        elif dtype is DType.BOOL:
+            values = rng.integers(0, 2, shape).astype(bool)
+        else:
+            values = rng.integers(0 if dtype.label.startswith("u") else -50, 100, shape)
+        return Value(values, dtype, **fields)
+
+    return make
+
+
+def check(task: MiniTask, *, terms: int = 0, ulps: float = 4.0, scale: float = 0.0) -> None:
+    """Run a task and hold it to the accuracy rule; nothing falls back, nothing outside the results is written.
+
+    ``terms`` counts the roundings of a sum; ``scale`` is their magnitude (0: found from absolute operands).
+    """
+    assert not task.loaded.fallbacks
+    got = task.run()
+    assert task.untouched()
+    kernel = task.task.kernel
+    operands = [
+        None if array is None or desc is None else unpack(array, desc)
+        for array, desc in zip(task.inputs, kernel.inputs, strict=True)
+    ]
+    exact = run_wide(kernel, operands, wide=np.float64)
+    twins = run_twin(kernel, task.inputs)
+    for array, desc, wanted, twin in zip(got, kernel.outputs, exact, twins, strict=True):
+        ours = unpack(array, desc)
+        if not desc.dtype.is_float:
+            assert np.array_equal(array, twin)
+            continue
+        bound = ulps * 2.0**-23 * np.abs(wanted) + 1e-37
+        if terms:
+            bound = bound + terms * 2.0**-24 * (scale or magnitudes(task, operands))
+        rounded = widen(narrow(wanted, desc.dtype), desc.dtype, np.float64)
+        spacing = np.spacing(np.abs(rounded).astype(desc.dtype.numpy)).astype(np.float64)
+        error = np.abs(ours.astype(np.float64) - wanted)
+        bad = ~(error <= spacing / 2 + bound) & ~(np.isnan(ours) & np.isnan(wanted)) & (ours != rounded)
+        assert not bad.any(), f"{bad.sum()} of {bad.size} wrong, worst {np.nanmax(error[bad])}"
+        outside = np.ones(desc.shape, bool) if desc.shape == desc.origin_shape else lanes_outside(desc)
+        if desc.shape != desc.origin_shape:
+            assert np.all(array[outside] == 0), "padding lanes are not zero"
+
+
+def lanes_outside(desc: Any) -> np.ndarray:
+    from metadef.format import pack
+
+    return pack(np.ones(desc.origin_shape, np.uint8), desc) == 0
+
+
+def magnitudes(task: MiniTask, operands: list[np.ndarray | None]) -> np.ndarray:
+    """The base operator on absolute values: the scale its fp32 sums lose accuracy at."""
+    from dataclasses import replace
+
+    kernel = replace(task.task.kernel, fused=(), inputs=task.task.kernel.inputs)
+    extra = sum(item.operand is not None for item in task.task.kernel.fused)
+    kernel = replace(kernel, inputs=kernel.inputs[: len(kernel.inputs) - extra])
+    sizes = [None if array is None else np.abs(array) for array in operands[: len(kernel.inputs)]]
+    (result,) = run_wide(kernel, sizes, wide=np.float64)
+    return np.abs(result)
+
+
+# -- convolution ------------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS = {
+    "3x3": ((2, 20, 9, 11), (33, 20, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "1x1": ((1, 70, 7, 7), (40, 70, 1, 1), {}),
+    "stride, one-sided pads": ((1, 17, 10, 13), (16, 17, 3, 3), {"strides": (1, 1, 2, 2), "pads": (0, 1, 0, 1)}),
+    "first layer": ((1, 3, 31, 30), (24, 3, 7, 7), {"strides": (1, 1, 2, 2), "pads": (3, 3, 3, 3)}),
+    "dilated": ((1, 18, 12, 12), (8, 18, 3, 2), {"dilations": (1, 1, 2, 3)}),
+    "grouped": ((1, 24, 6, 7), (36, 6, 3, 3), {"groups": 4, "pads": (1, 1, 1, 1)}),
+    "depthwise": ((2, 35, 8, 9), (35, 1, 3, 3), {"groups": 35, "pads": (1, 1, 1, 1)}),
+    "depthwise multiplier": ((1, 20, 8, 9), (40, 1, 3, 3), {"groups": 20, "strides": (1, 1, 2, 2)}),
+    "1xN": ((1, 16, 5, 40), (16, 16, 1, 9), {"pads": (0, 0, 4, 4)}),
+}
+ACTIVATIONS: dict[str, tuple[FusedOp, ...]] = {
+    "none": (),
+    "relu": (FusedOp("Relu"),),
+    "relu6": (FusedOp("Relu6"),),
+    "clip": (FusedOp("ClipByValue", {"clip_value_min": -0.25, "clip_value_max": 0.5}),),
+    "leaky": (FusedOp("LeakyRelu", {"negative_slope": 0.1}),),
+    "sigmoid": (FusedOp("Sigmoid"),),
+    "silu": (FusedOp("Swish", {"scale": 1.0}),),
+    "tanh": (FusedOp("Tanh"),),
+    "gelu": (FusedOp("Gelu", {"approximate": "none"}),),
+}
+
+
+def convolution(draw: Draw, dtype: DType, name: str, chain: tuple[FusedOp, ...] = (), **options: Any) -> MiniTask:
+    x_shape, w_shape, attrs = CONVOLUTIONS[name]
+    c0 = blocks(dtype)
+    x = draw(dtype, *x_shape, format=NC1, c0=c0)
+    weight = draw(dtype, *w_shape, format=Format.FRACTAL_Z, c0=c0, const=True)
+    bias = draw(SINGLE, w_shape[0], const=True)
+    attrs = {"strides": (1, 1, 1, 1), **attrs}
+    return mini_task("Conv2D", [x, weight, bias], attrs, fused=chain, engine=Engine.AICORE, **options)
+
+
+@pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=["fp16", "fp32"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(draw: Draw, name: str, dtype: DType):
+    _, weight, _ = CONVOLUTIONS[name]
+    check(convolution(draw, dtype, name), terms=int(np.prod(weight[1:])) + 1)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_convolution_with_activation(draw: Draw, name: str):
+    check(convolution(draw, HALF, "3x3", ACTIVATIONS[name]), terms=200)
+
+
+@pytest.mark.parametrize("inplace", [None, 2], ids=["apart", "in place"])
+def test_convolution_adds_a_residual_before_its_activation(draw: Draw, inplace: int | None):
+    x = draw(HALF, 1, 20, 6, 7, format=NC1, c0=16)
+    weight = draw(HALF, 30, 20, 3, 3, format=Format.FRACTAL_Z, c0=16, const=True)
+    residual = draw(HALF, 1, 30, 6, 7, format=NC1, c0=16)
+    attrs = {"strides": (1, 1, 1, 1), "pads": (1, 1, 1, 1)}
+    fused = (FusedOp("Add", operand=3), FusedOp("Relu"))
+    task = mini_task(
+        "Conv2D", [x, weight, None, residual], attrs, fused=fused, inplace=inplace and 3, engine=Engine.AICORE
+    )
+    check(task, terms=200)
+
+
+def test_convolution_saturates_where_the_chip_does(draw: Draw):
+    x = draw(HALF, 1, 16, 4, 4, low=200.0, format=NC1, c0=16)
+    weight = draw(HALF, 16, 16, 3, 3, low=50.0, format=Format.FRACTAL_Z, c0=16, const=True)
+    task = mini_task("Conv2D", [x, weight], {"strides": (1, 1, 1, 1)}, overflow="saturate")
+    (result,) = task.run()
+    assert np.all(result == 65504)
+
+
+@pytest.mark.parametrize("name", ["3x3", "depthwise", "first layer"])
+def test_results_do_not_depend_on_threads(draw: Draw, name: str):
+    one = convolution(draw, HALF, name)
+    many = MiniTask(_again(one, threads=3), one.task, one.inputs)
+    assert np.array_equal(one.run()[0], many.run()[0])
+
+
+def _again(task: MiniTask, **options: Any) -> Any:
+    from npusim.loaded import LoadedProgram
+
+    return LoadedProgram(task.loaded.program, np.array(task.loaded.device.weights), **options)
+
+
+# -- matrix products --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=["fp16", "fp32"])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("constant", [True, False], ids=["constant B", "computed B"])
+def test_matmul(draw: Draw, constant: bool, transposed: tuple[bool, bool], dtype: DType):
+    m, k, n = 13, 37, 29
+    a = draw(dtype, *((k, m) if transposed[0] else (m, k)))
+    form = {"format": Format.FRACTAL_NZ, "c0": blocks(dtype), "const": True} if constant else {}
+    b = draw(dtype, *((n, k) if transposed[1] else (k, n)), **form)
+    bias = draw(SINGLE, n, const=True)
+    attrs = {"transpose_x1": transposed[0], "transpose_x2": transposed[1]}
+    check(mini_task("MatMulV2", [a, b, bias], attrs, fused=(FusedOp("Relu"),), engine=Engine.AICORE), terms=k + 1)
+
+
+BATCHES = {
+    "same": ((2, 3), (2, 3)),
+    "shared B": ((2, 3), ()),
+    "stretched B": ((2, 3), (2, 1)),
+    "stretched A": ((1, 3), (2, 1)),
+    "one vector": ((), (4,)),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+@pytest.mark.parametrize("constant", [True, False], ids=["constant B", "computed B"])
+@pytest.mark.parametrize("adjoint", [False, True], ids=["plain", "adjoint"])
+def test_batch_matmul(draw: Draw, adjoint: bool, constant: bool, name: str):
+    front, back = BATCHES[name]
+    a = draw(HALF, *front, *((21, 10) if adjoint else (10, 21)))
+    b = draw(HALF, *back, *((18, 21) if adjoint else (21, 18)), const=constant)
+    task = mini_task("BatchMatMulV2", [a, b], {"adj_x1": adjoint, "adj_x2": adjoint}, engine=Engine.AICORE)
+    check(task, terms=21)
+
+
+def test_matmul_takes_a_fused_row_as_bias_and_a_residual(draw: Draw):
+    a, b = draw(HALF, 9, 40), draw(HALF, 40, 24, const=True)
+    row, residual = draw(HALF, 24, const=True), draw(HALF, 9, 24)
+    fused = (FusedOp("Add", operand=3), FusedOp("Add", operand=4), FusedOp("Gelu", {"approximate": "none"}))
+    check(mini_task("MatMulV2", [a, b, None, row, residual], fused=fused, engine=Engine.AICORE), terms=50)
+
+
+# -- pooling ----------------------------------------------------------------------------------------------------------
+
+POOLS: dict[str, dict[str, Any]] = {
+    "3x3 s2 pad 1": {"ksize": (1, 1, 3, 3), "strides": (1, 1, 2, 2), "pads": (1, 1, 1, 1)},
+    "ceil": {"ksize": (1, 1, 3, 2), "strides": (1, 1, 2, 3), "pads": (1, 0, 1, 1), "ceil_mode": True},
+    "global": {"ksize": (1, 1, 1, 1), "strides": (1, 1, 1, 1), "global_pooling": True},
+}
+
+
+@pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=["fp16", "fp32"])
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("op_type", ["MaxPoolV3", "AvgPoolV2"])
+def test_pooling(draw: Draw, op_type: str, name: str, dtype: DType):
+    x = draw(dtype, 2, 20, 9, 11, format=NC1, c0=blocks(dtype))
+    check(mini_task(op_type, [x], POOLS[name]), terms=100 if op_type == "AvgPoolV2" else 0)
+    if op_type == "AvgPoolV2":
+        check(mini_task(op_type, [x], {**POOLS[name], "exclusive": False}), terms=100)
+
+
+def test_global_average(draw: Draw):
+    check(mini_task("GlobalAveragePool", [draw(HALF, 2, 20, 9, 11, format=NC1, c0=16)]), terms=100)
+
+
+# -- element-wise -----------------------------------------------------------------------------------------------------
+
+UNARY: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("Abs", "Ceil", "Erf", "Exp", "Floor", "HardSwish", "Mish", "Neg", "Relu", "Relu6")},
+    **{name: {} for name in ("Round", "Sigmoid", "Sign", "Softplus", "Softsign", "Tanh")},
+    "ClipByValue": {"clip_value_min": -0.5, "clip_value_max": 0.25},
+    "Elu": {"alpha": 0.7},
+    "Gelu": {"approximate": "none"},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+    "LeakyRelu": {"negative_slope": 0.2},
+    "Swish": {"scale": 1.5},
+}
+POSITIVE = ("Log", "Reciprocal", "Rsqrt", "Sqrt")
+
+
+@pytest.mark.parametrize("op_type", [*UNARY, *POSITIVE])
+def test_unary(draw: Draw, op_type: str):
+    low = 0.1 if op_type in POSITIVE else None
+    attrs = UNARY.get(op_type, {})
+    check(mini_task(op_type, [draw(SINGLE, 3, 77, low=low)], attrs), ulps=16)
+    x = draw(HALF, 2, 20, 3, 5, low=low, format=NC1, c0=16)
+    check(mini_task(op_type, [x], attrs, inplace=0), ulps=16)
+
+
+def test_gelu_by_tanh(draw: Draw):
+    check(mini_task("Gelu", [draw(HALF, 300)], {"approximate": "tanh"}), ulps=64)
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "PRelu"])
+def test_binary_broadcasts(draw: Draw, op_type: str):
+    for one, other in [((2, 3, 17), (3, 1)), ((5, 7), (5, 7)), ((4, 9), ())]:
+        check(mini_task(op_type, [draw(HALF, *one), draw(HALF, *other)]))
+    check(mini_task(op_type, [draw(SINGLE, 2, 3, 17), draw(SINGLE, 17)]))
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 3, 5), (1, 20, 1, 1), (2, 1, 3, 5), (1, 1, 1, 1), (1, 20, 1, 5)])
+@pytest.mark.parametrize("op_type", ["Mul", "RealDiv"])
+def test_binary_broadcasts_over_blocks(draw: Draw, op_type: str, shape: tuple[int, ...]):
+    x = draw(HALF, 2, 20, 3, 5, format=NC1, c0=16)
+    check(mini_task(op_type, [x, draw(HALF, *shape, low=0.1, format=NC1, c0=16)]))
+
+
+@pytest.mark.parametrize("shape", [(20, 1, 1), (1,), (), (20, 3, 5), (3, 1)])
+def test_plain_operands_stretch_over_blocks(draw: Draw, shape: tuple[int, ...]):
+    x = draw(HALF, 2, 20, 3, 5, format=NC1, c0=16)
+    check(mini_task("Add", [x, draw(HALF, *shape, const=True)]))
+
+
+@pytest.mark.parametrize("slot", [None, 0, 1])
+def test_residual_sum_with_relu(draw: Draw, slot: int | None):
+    operands = [draw(HALF, 1, 35, 7, 7, format=NC1, c0=16) for _ in range(2)]
+    check(mini_task("Add", operands, fused=(FusedOp("Relu"),), inplace=slot))
+
+
+def test_long_fused_chain_rounds_once(draw: Draw):
+    fused = (
+        FusedOp("Mul", operand=2),
+        FusedOp("Sigmoid"),
+        FusedOp("Sub", operand=3),
+        FusedOp("LeakyRelu", {"negative_slope": 0.3}),
+    )
+    check(mini_task("Add", [draw(HALF, 5, 40) for _ in range(4)], fused=fused), terms=8)
+
+
+def test_accumulate(draw: Draw):
+    check(mini_task("AccumulateNV2", [draw(HALF, 6, 33) for _ in range(4)]), terms=4)
+
+
+def test_pow(draw: Draw):
+    check(mini_task("Pow", [draw(SINGLE, 40, low=0.1), draw(SINGLE, 40)]), ulps=16)
+
+
+INTEGERS = [DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.INT64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integer_arithmetic(draw: Draw, dtype: DType):
+    with np.errstate(over="ignore"):
+        for op_type in ("Add", "Mul", "RealDiv", "FloorMod", "Maximum"):
+            check(mini_task(op_type, [draw(dtype, 3, 40), draw(dtype, 40)]))
+
+
+@pytest.mark.parametrize("op_type", ["Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual"])
+def test_comparisons(draw: Draw, op_type: str):
+    check(mini_task(op_type, [draw(HALF, 3, 40), draw(HALF, 40)]))
+    check(mini_task(op_type, [draw(DType.INT64, 3, 40), draw(DType.INT64, 40)]))
+
+
+def test_logic_and_selection(draw: Draw):
+    bools = [draw(DType.BOOL, 5, 30) for _ in range(2)]
+    for op_type in ("LogicalAnd", "LogicalOr", "LogicalXor"):
+        check(mini_task(op_type, bools))
+    check(mini_task("LogicalNot", bools[:1]))
+    check(mini_task("SelectV2", [bools[0], draw(HALF, 30), draw(HALF, 5, 1)]))
+    check(mini_task("SelectV2", [bools[0], draw(DType.INT64, 5, 30), draw(DType.INT64, 1)]))
+
+
+CASTS = [HALF, SINGLE, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL]
+
+
+@pytest.mark.parametrize("source", CASTS, ids=str)
+def test_casts(draw: Draw, source: DType):
+    for target in CASTS:
+        value = draw(source, 3, 37)
+        values = value.values * 100 if source.is_float else value.values
+        check(mini_task("Cast", [Value(values, source)], {"dst_type": target}))
+
+
+@pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=["fp16", "fp32"])
+def test_batch_norm(draw: Draw, dtype: DType):
+    parameters = [draw(dtype, 20, low=0.2, const=True) for _ in range(4)]
+    for x in (draw(HALF, 2, 20, 3, 5, format=NC1, c0=16), draw(SINGLE, 2, 20, 7)):
+        gain = np.abs(parameters[0].values).max() / np.sqrt(parameters[3].values.min())
+        scale = (np.abs(x.values).max() + parameters[2].values.max()) * gain + parameters[1].values.max()
+        check(mini_task("BNInfer", [x, *parameters]), terms=4, scale=scale)
+
+
+# -- the edges --------------------------------------------------------------------------------------------------------
+
+
+def test_empty_results_take_no_rows(draw: Draw):
+    task = mini_task("Add", [draw(HALF, 0, 4), draw(HALF, 4)])
+    assert not task.loaded.fallbacks and task.run()[0].shape == (0, 4)
+
+
+def test_what_has_no_fast_kernel_runs_on_its_twin_and_says_why(draw: Draw):
+    x = draw(HALF, 3, 40)
+    task = mini_task("Sin", [x])
+    assert task.loaded.fallbacks == {"Sin": "no fast kernel for operator Sin"}
+    (result,) = task.run()
+    assert np.array_equal(result, run_twin(task.task.kernel, [x.storage])[0])
+
+
+def test_every_planned_type_is_declared():
+    from metadef.op import all_op_types
+
+    assert set(PLANNERS) <= set(all_op_types())
