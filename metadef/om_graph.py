@@ -6,25 +6,20 @@ attributes carry the prefix ``_npusim``; all others are GE's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from metadef.dtype import DType
 from metadef.error import ModelError
-from metadef.format import Format, TensorDesc, pack, tensor_bytes, unpack
+from metadef.format import TensorDesc, pack, unpack
 from metadef.ge_proto import message_class
+from metadef.ge_values import fill_desc, fused_of, get_attr, read_desc, set_attr, set_fused, typed_attrs
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import Engine
-from metadef.op import AttrKind
 from metadef.program import Program, Region, Task
-from metadef.program_text import fused_from_json, fused_to_json, value_from_json, value_to_json
 
 SINK = "Node_Output"
-_JSON = b"json:"
 _NAMES, _LAYER, _FUSED, _DOMAIN, _OPSET, _REASON, _CONTROL = (
     "_datadump_original_op_names", "_npusim_layer", "_npusim_fused", "_npusim_domain", "_npusim_opset",
     "_npusim_engine_reason", "_npusim_control_inputs",
@@ -42,7 +37,7 @@ def graph_to_model_def(graph: Graph, program: Program | None, attrs: Mapping[str
     _Writer(model.graph.add(name=graph.name), program).write(graph)
     ports = zip(model.graph[0].op[-1].input, graph.output_names)
     for name, value in {**attrs, "attr_model_out_nodes_name": [f"{port}:{public}" for port, public in ports]}.items():
-        _set_attr(model.attr[name], value)
+        set_attr(model.attr[name], value)
     return model.SerializeToString(deterministic=True)
 
 
@@ -60,7 +55,7 @@ def model_def_to_graph(data: bytes, weights: np.ndarray) -> Graph:
         reader = _Reader(model.graph[0].name, weights)
         for op in model.graph[0].op:
             reader.add(op)
-        return reader.finish([_plain(item) for item in _get_list(model.attr["attr_model_out_nodes_name"])])
+        return reader.finish(get_attr(model.attr["attr_model_out_nodes_name"]) or ())
     except (DecodeError, IndexError, KeyError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         hint = "compile the model again; `npusim plan` reads vendor models"
@@ -82,7 +77,7 @@ class _Writer:
         for index, tensor in enumerate(graph.inputs):
             op = self._op(tensor.name, "Data")
             op.attr["index"].i = index
-            _fill_desc(op.input_desc.add(), tensor.desc)
+            fill_desc(op.input_desc.add(), tensor.desc)
             self._add_output(op, tensor)
         for tensor in graph.constants():
             self._write_const(tensor, places.get(id(tensor)))
@@ -91,7 +86,7 @@ class _Writer:
         sink = self._op(SINK, "NetOutput")
         for tensor in graph.outputs:
             sink.input.append(self.ports[id(tensor)])
-            _fill_desc(sink.input_desc.add(), tensor.desc)
+            fill_desc(sink.input_desc.add(), tensor.desc)
         self.proto.input.extend(self.ports[id(tensor)] for tensor in graph.inputs)
         self.proto.output.extend(sink.input)
 
@@ -113,7 +108,7 @@ class _Writer:
         op = self._op(name, "Const")
         self._add_output(op, tensor)
         value = op.attr["value"].t
-        _fill_desc(value.desc, tensor.desc)
+        fill_desc(value.desc, tensor.desc)
         value.desc.weight_size = tensor.desc.payload_bytes
         if place is None:
             assert tensor.const is not None
@@ -127,21 +122,21 @@ class _Writer:
             op.input.append("" if tensor is None else self.ports[id(tensor)])
             desc = op.input_desc.add()
             if tensor is not None:
-                _fill_desc(desc, tensor.desc)
+                fill_desc(desc, tensor.desc)
         op.input.extend(f"{before.name}:-1" for before in node.control_inputs)
         for tensor in node.outputs:
             self._add_output(op, tensor)
         for name, value in node.attrs.items():
             if value is not None:
-                _set_attr(op.attr[name], value)
+                set_attr(op.attr[name], value)
         own = {
             _NAMES: list(node.origins), _LAYER: node.layer, _DOMAIN: node.domain, _OPSET: node.opset,
             _REASON: node.engine_reason, _ENGINE: node.engine.value if node.engine else "",
         }  # fmt: skip
-        if node.fused:
-            own[_FUSED] = json.dumps(fused_to_json(node.fused))
         for name, value in own.items():
-            _set_attr(op.attr[name], value)
+            set_attr(op.attr[name], value)
+        if node.fused:
+            set_fused(op.attr[_FUSED], node.fused)
         task = self.tasks.get(node.name)
         if task is not None:
             op.attr[_BLOCK_DIM].i = task.kernel.block_dim
@@ -156,7 +151,7 @@ class _Writer:
 
     def _add_output(self, op: Any, tensor: Tensor) -> None:
         self.ports[id(tensor)] = f"{op.name}:{len(op.output_desc)}"
-        _fill_desc(op.output_desc.add(name=tensor.name), tensor.desc)
+        fill_desc(op.output_desc.add(name=tensor.name), tensor.desc)
 
 
 class _Reader:
@@ -171,12 +166,12 @@ class _Reader:
 
     def add(self, op: Any) -> None:
         if op.type == "Data":
-            desc = _read_desc(op.output_desc[0])
+            desc = read_desc(op.output_desc[0])
             tensor = self.graph.add_input(op.name, desc.origin_shape, desc.dtype, desc.format)
             self.tensors[f"{op.name}:0"] = tensor
             self.inputs[op.attr["index"].i] = tensor
         elif op.type == "Const":
-            desc = _read_desc(op.output_desc[0])
+            desc = read_desc(op.output_desc[0])
             value = self._const(op.attr["value"].t, desc)
             self.tensors[f"{op.name}:0"] = Tensor(op.output_desc[0].name or op.name, desc, const=value)
         elif op.type == "NetOutput":
@@ -191,14 +186,14 @@ class _Reader:
         return self.graph
 
     def _add_node(self, op: Any) -> None:
-        own = {name: _get_attr(value) for name, value in op.attr.items() if name in _OWN}
-        attrs = {name: _get_attr(value) for name, value in op.attr.items() if name not in _OWN}
+        own = {name: get_attr(value) for name, value in op.attr.items() if name in _OWN}
+        attrs = {name: get_attr(value) for name, value in op.attr.items() if name not in _OWN}
         data = [port for port in op.input if not port.endswith(":-1")]
         node = self.graph.add_foreign_node(
             own.get(_DOMAIN, "ascend"),
             op.type,
             [self.tensors[port] if port else None for port in data],
-            [_read_desc(desc) for desc in op.output_desc],
+            [read_desc(desc) for desc in op.output_desc],
             attrs,
             op.name,
             opset=own.get(_OPSET, 0),
@@ -207,11 +202,11 @@ class _Reader:
         )
         node.layer, node.engine_reason = own.get(_LAYER, ""), own.get(_REASON, "")
         node.engine = Engine(own[_ENGINE]) if own.get(_ENGINE) else None
-        node.fused = fused_from_json(json.loads(own[_FUSED])) if _FUSED in own else ()
+        node.fused = fused_of(own.get(_FUSED))
         before = [port[:-3] for port in op.input if port.endswith(":-1")]
         node.control_inputs = tuple(other for other in self.graph.nodes if other.name in before)
         if node.opdef is not None:
-            node.attrs = _typed_attrs(node)
+            node.attrs = typed_attrs(node.opdef, node.attrs)
         for index, tensor in enumerate(node.outputs):
             self.tensors[f"{op.name}:{index}"] = tensor
 
@@ -225,100 +220,3 @@ class _Reader:
         if raw.size != desc.payload_bytes:
             raise ValueError(f"a constant reaches past the weights ({place.data_offset}+{desc.payload_bytes})")
         return raw
-
-
-def _typed_attrs(node: Node) -> dict[str, Any]:
-    """Attributes in the prototype's types: element types are stored under GE's API numbers; absent ones were None."""
-    assert node.opdef is not None
-    attrs = dict(node.attrs)
-    for attr in node.opdef.attrs:
-        value = attrs.setdefault(attr.name, None)
-        if attr.kind is AttrKind.TYPE and isinstance(value, int):
-            attrs[attr.name] = DType.from_api(value)
-        elif attr.kind is AttrKind.LIST_FLOAT and value is not None:
-            attrs[attr.name] = tuple(float(item) for item in value)
-    return attrs
-
-
-def _fill_desc(proto: Any, desc: TensorDesc) -> None:
-    proto.dtype = desc.dtype.proto_enum
-    proto.shape.dim.extend(desc.shape)
-    proto.layout = desc.format.name
-    proto.size = tensor_bytes(desc.payload_bytes)
-    proto.device_type = "NPU"
-    proto.has_out_attr = True
-    proto.real_dim_cnt = len(desc.shape)
-    _set_attr(proto.attr["origin_shape"], list(desc.origin_shape))
-    _set_attr(proto.attr["origin_format"], desc.origin_format.name)
-    proto.attr["origin_shape_initialized"].b = True
-
-
-def _read_desc(proto: Any) -> TensorDesc:
-    stored = tuple(proto.shape.dim)
-    origin = proto.attr["origin_shape"].list.i if "origin_shape" in proto.attr else stored
-    fmt = Format[proto.layout]
-    name = proto.attr["origin_format"].s.decode() if "origin_format" in proto.attr else proto.layout
-    plain = TensorDesc(tuple(origin), DType.from_proto(proto.dtype), Format[name])
-    desc = plain.stored_as(fmt, stored[-1] if stored else 0)
-    if prod(desc.shape) != prod(stored):
-        raise ValueError(f"storage shape {list(stored)} does not belong to {desc}")
-    return desc
-
-
-def _set_attr(proto: Any, value: Any) -> None:
-    """An attribute as GE's kind of it; what GE has no kind for becomes a JSON string."""
-    if isinstance(value, bool):
-        proto.b = value
-    elif isinstance(value, int):
-        proto.i = value
-    elif isinstance(value, float):
-        proto.f = value
-    elif isinstance(value, DType):
-        proto.i = value.api_enum
-    elif isinstance(value, str) and not value.startswith(_JSON.decode()):
-        proto.s = value.encode()
-    elif isinstance(value, (list, tuple)) and _set_list(proto.list, value):
-        return
-    else:
-        proto.s = _JSON + json.dumps(value_to_json(value)).encode()
-
-
-def _set_list(proto: Any, value: Sequence[Any]) -> bool:
-    """Fill a list of one kind; False if the items are of several kinds or of one that lists do not have."""
-    if not value:
-        proto.val_type = 0
-        return True
-    kinds = {type(item) for item in value}
-    if kinds == {bool}:
-        proto.b.extend(value)
-        proto.val_type = 4
-    elif kinds == {int}:
-        proto.i.extend(value)
-        proto.val_type = 2
-    elif kinds <= {float, int}:
-        proto.f.extend(value)
-        proto.val_type = 3
-    elif kinds == {str}:
-        proto.s.extend(item.encode() for item in value)
-        proto.val_type = 1
-    else:
-        return False
-    return True
-
-
-def _get_attr(proto: Any) -> Any:
-    kind = proto.WhichOneof("value")
-    if kind == "list":
-        return tuple(_plain(item) for item in _get_list(proto))
-    if kind == "s" and proto.s.startswith(_JSON):
-        return value_from_json(json.loads(proto.s[len(_JSON) :]))
-    return _plain(getattr(proto, kind)) if kind else None
-
-
-def _get_list(proto: Any) -> Any:
-    names = {1: "s", 2: "i", 3: "f", 4: "b"}
-    return getattr(proto.list, names[proto.list.val_type]) if proto.list.val_type else ()
-
-
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value

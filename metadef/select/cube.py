@@ -15,7 +15,7 @@ from metadef.cost.cube_view import RESIDENTS, CubeView, piece_of
 from metadef.cost.estimate import CubeCandidates, cube_tile_cycles
 from metadef.error import TargetError
 from metadef.format import FRACTAL_ROWS, ceil_div
-from metadef.kernel import CubeTile
+from metadef.kernel import CubeTile, Kernel
 from metadef.select.buffers import OnChip
 from metadef.target import Target
 
@@ -25,6 +25,12 @@ _K_SHARES = (1.0, 0.5, 0.25, 0.125)
 _KEPT = 24
 _L0C_BYTES = 4
 _Array = Any
+
+
+FIXPIPE_OPS = frozenset({"Relu", "LeakyRelu", "PRelu"})
+"""Epilogues that the fixpipe applies on the way out; any other needs the vector core, by way of a workspace."""
+
+_RESIDENT_TEXT = {"a": "all of A", "b": "all of B", "a_panel": "a panel of A", "b_panel": "a panel of B"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,29 @@ class CubeChoice:
     def block_dim(self) -> int:
         tile = self.tile
         return tile.split_batch * tile.split_m * tile.split_n * tile.split_k
+
+
+def choose_cube_kernel(kernel: Kernel, target: Target) -> tuple[Kernel, int]:
+    """The kernel with tile, cores and reason, and the bytes of workspace it needs.
+
+    Raises:
+        TargetError: the cube cannot multiply the element type, or no tile fits.
+    """
+    choice = choose_cube_tile(CubeView.of(kernel, target), target)
+    stays = _RESIDENT_TEXT.get(choice.tile.resident)
+    reason = (
+        f"{choice.block_dim} of {target.cube_cores} cores; fewest cycles ({choice.cycles} estimated) "
+        f"of {choice.candidates} tiles that fit" + (f"; {stays} stays in L1" if stays else "")
+    )
+    chosen = replace(kernel, tile=choice.tile, block_dim=choice.block_dim, reason=reason)
+    return chosen, _epilogue_workspace(kernel, choice, target)
+
+
+def _epilogue_workspace(kernel: Kernel, choice: CubeChoice, target: Target) -> int:
+    """On split cores, what the fixpipe cannot apply passes to the vector cores: two fp32 tiles a core, in the arena."""
+    if target.coupled or all(item.op_type in FIXPIPE_OPS and item.operand is None for item in kernel.fused):
+        return 0
+    return 2 * choice.block_dim * choice.tile.m0 * choice.tile.n0 * _L0C_BYTES
 
 
 def choose_cube_tile(view: CubeView, target: Target) -> CubeChoice:

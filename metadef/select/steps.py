@@ -17,19 +17,21 @@ from metadef.kernel import Engine, Kernel
 from metadef.op import CostClass
 from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
 
-KernelChooser = Callable[[Node], tuple[Kernel, tuple[Workspace, ...]]]
+Chooser = Callable[[Kernel, str], tuple[Kernel, tuple[Workspace, ...]]]
+"""From a kernel without a tile, and its node's path for messages, to the kernel to run and its workspaces."""
+
 COPY_OP = "Identity"
 _SAMPLES = 64
 
 
-def build_schedule(graph: Graph, soc: str, choose: KernelChooser) -> Schedule:
-    """The schedule of a graph; ``choose`` gives each node its kernel and workspaces."""
+def build_schedule(graph: Graph, soc: str, choose: Chooser) -> Schedule:
+    """The schedule of a graph; ``choose`` completes each node's kernel."""
     builder = _Builder(graph, soc)
     for node in graph.nodes:
         if is_view(node):
             builder.add_view(node)
         else:
-            builder.add_step(node, *choose(node))
+            builder.add_step(node, *choose(bare_kernel(node), node.path))
     builder.finish(choose)
     return builder.schedule
 
@@ -44,6 +46,20 @@ def engine_of(node: Node) -> Engine:
     if opdef.cost is CostClass.VIEW:
         return Engine.GE_LOCAL
     return Engine.AICORE if opdef.cost in (CostClass.CONV, CostClass.MATMUL) else Engine.VECTOR
+
+
+def bare_kernel(node: Node) -> Kernel:
+    """The node's kernel before tile and cores are chosen."""
+    return Kernel(
+        op_type=node.op_type,
+        engine=engine_of(node),
+        inputs=tuple(None if tensor is None else tensor.desc for tensor in node.inputs),
+        outputs=tuple(tensor.desc for tensor in node.outputs),
+        attrs=dict(node.attrs),
+        fused=node.fused,
+        domain=node.domain,
+        reason=node.engine_reason,
+    )
 
 
 def is_view(node: Node) -> bool:
@@ -82,7 +98,7 @@ class _Builder:
         )
         self._permit_inplace(step, node, reads, writes)
 
-    def finish(self, choose: KernelChooser) -> None:
+    def finish(self, choose: Chooser) -> None:
         """Name the outputs, copying those that have no memory of their own, and forbid their reuse in place."""
         for tensor in self.graph.outputs:
             item = self._id(tensor)
@@ -96,11 +112,11 @@ class _Builder:
             pair for pair in self.schedule.inplace if kinds[self.roots[pair.read]] is TensorKind.FEATURE
         ]
 
-    def _copy(self, tensor: Tensor, source: int, choose: KernelChooser) -> int:
+    def _copy(self, tensor: Tensor, source: int, choose: Chooser) -> int:
         name = self.graph.unique_name(f"{tensor.name}_copy")
         result = Tensor(name, tensor.desc)
         node = Node(name, COPY_OP, (tensor,), (result,), {}, engine=Engine.VECTOR)
-        kernel, workspaces = choose(node)
+        kernel, workspaces = choose(bare_kernel(node), node.path)
         step = Step(
             len(self.schedule.steps), name, (source,), (self._add(result, TensorKind.OUTPUT),), kernel, workspaces
         )

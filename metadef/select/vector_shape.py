@@ -1,0 +1,259 @@
+"""How the work of a vector kernel is dealt: units that go whole to a core, and what one unit moves and computes.
+
+Units follow the operator's family: 512-byte pieces where everything flattens, rows of broadcasts, reductions and norms,
+output rows of pooling, image rows of layout changes, slices of gathers. Tiles are then runs of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from metadef.dtype import DType
+from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
+from metadef.kernel import Kernel
+from metadef.op import CostClass, VectorWork, get_op
+from metadef.ops.geometry import PoolGeometry, normal_axis
+from metadef.ops.reduce import reduced_axes
+from metadef.target import Target
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An operand that moves with the units: ``units * unit_bytes + fixed_bytes`` a tile (window rows overlap)."""
+
+    name: str
+    unit_bytes: float
+    fixed_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class VectorShape:
+    """A vector kernel's work, dealt in ``units`` of ``unit_elements`` elements.
+
+    ``resident`` operands (name, bytes) stay in UB for the whole task; ``scratch_bytes`` is the fp32 copy of a unit;
+    ``lanes`` counts the elements a unit computes (window taps included) and ``rows`` its row restarts; ``width_bytes``
+    is the type computed in; ``rule_bytes`` is what the block_dim rule counts; no more than ``max_cores`` cores share.
+    ``divisible`` says that parts of one unit may go to several cores.
+    """
+
+    units: int
+    unit_elements: int
+    inputs: tuple[Stream, ...]
+    outputs: tuple[Stream, ...]
+    resident: tuple[tuple[str, int], ...] = ()
+    scratch_bytes: float = 0.0
+    lanes: float = 0.0
+    rows: float = 0.0
+    width_bytes: int = 4
+    rule_bytes: int = 0
+    max_cores: int = 1 << 30
+    divisible: bool = True
+    work: VectorWork = field(default_factory=VectorWork)
+
+    def cut(self, pieces: int) -> VectorShape:
+        """The same work with every unit cut into ``pieces`` (rows that are longer than UB)."""
+        elements = ceil_div(self.unit_elements, pieces)
+        part = elements / self.unit_elements
+
+        def smaller(streams: tuple[Stream, ...]) -> tuple[Stream, ...]:
+            return tuple(Stream(item.name, item.unit_bytes * part, item.fixed_bytes * part) for item in streams)
+
+        return replace(
+            self,
+            units=self.units * ceil_div(self.unit_elements, elements),
+            unit_elements=elements,
+            inputs=smaller(self.inputs),
+            outputs=smaller(self.outputs),
+            scratch_bytes=self.scratch_bytes * part,
+            lanes=self.lanes * part,
+            rows=self.rows * part,
+            max_cores=self.max_cores if self.divisible else min(self.max_cores, self.units),
+        )
+
+
+def vector_shape(kernel: Kernel, target: Target) -> VectorShape:
+    """The work of a vector kernel.
+
+    Raises:
+        InferError: shapes do not fit the operator.
+    """
+    opdef = get_op(kernel.op_type)
+    shape = _FAMILIES[opdef.cost](kernel, target)
+    steps = opdef.work.per_repeat + tuple(
+        name for item in kernel.fused for name in get_op(item.op_type).work.per_repeat
+    )
+    work = VectorWork(steps, opdef.work.per_row, opdef.work.computes_fp32)
+    narrow = max((desc.dtype.bytes for desc in _present(kernel)), default=4) < 4
+    bf16 = any(desc.dtype is DType.BF16 for desc in _present(kernel))
+    widened = narrow and (work.computes_fp32 or bf16)
+    return replace(
+        shape,
+        work=replace(work, computes_fp32=widened),
+        width_bytes=4 if widened else max(_width(kernel), 2),
+        scratch_bytes=shape.unit_elements * 4.0 if widened else 0.0,
+        lanes=shape.lanes or float(shape.unit_elements),
+        rule_bytes=max(desc.payload_bytes // desc.dtype.bytes for desc in _present(kernel)) * max(_width(kernel), 2),
+    )
+
+
+def _present(kernel: Kernel) -> list[TensorDesc]:
+    return [desc for desc in (*kernel.inputs, *kernel.outputs) if desc is not None]
+
+
+def _width(kernel: Kernel) -> int:
+    """Bytes of the widest element type among operands and results."""
+    return max(desc.dtype.bytes for desc in _present(kernel))
+
+
+def _flat(kernel: Kernel, target: Target) -> VectorShape:
+    """Pieces of 512 bytes (of the widest type) of the results; operands move in proportion, tiny ones stay."""
+    total = max(sum(prod(desc.shape) for desc in kernel.outputs), 1)
+    elements = SLOT_BYTES // max(_width(kernel), 2)
+    return _dealt(kernel, target, ceil_div(total, elements), elements, total)
+
+
+def _dealt(kernel: Kernel, target: Target, units: int, elements: int, total: int) -> VectorShape:
+    """Units of the results; full-sized operands stream beside them, small ones are resident."""
+    streams, resident = [], []
+    for slot, desc in enumerate(kernel.inputs):
+        if desc is None:
+            continue
+        size = desc.payload_bytes
+        if prod(desc.shape) < total and size <= target.buffer_bytes["UB"] // 8:
+            resident.append((f"x{slot}", round_up(size, BLOCK_BYTES)))
+        else:
+            streams.append(Stream(f"x{slot}", size * elements / total))
+    results = [Stream(f"y{slot}", desc.payload_bytes * elements / total) for slot, desc in enumerate(kernel.outputs)]
+    return VectorShape(units, elements, tuple(streams), tuple(results), tuple(resident))
+
+
+def _elementwise(kernel: Kernel, target: Target) -> VectorShape:
+    result = kernel.outputs[0]
+    total = prod(result.shape)
+    odd = [desc for desc in kernel.inputs if desc is not None and prod(desc.shape) not in (1, total)]
+    if not odd or total == 0:
+        return _flat(kernel, target)
+    run = _broadcast_run(result, odd)
+    shape = _dealt(kernel, target, total // run, run, total)
+    return replace(shape, rows=1.0)
+
+
+def _broadcast_run(result: TensorDesc, operands: list[TensorDesc]) -> int:
+    """Elements of the innermost axes over which every operand is either present throughout or repeated throughout."""
+    if not result.is_plain:
+        return prod(result.shape[-2:])
+    full = result.origin_shape
+    run, kinds = 1, [""] * len(operands)
+    for axis in range(-1, -len(full) - 1, -1):
+        for position, desc in enumerate(operands):
+            size = desc.origin_shape[axis] if len(desc.origin_shape) >= -axis else 1
+            kind = "" if full[axis] == 1 else ("same" if size == full[axis] else "repeat")
+            if kind and kinds[position] and kind != kinds[position]:
+                return run
+            kinds[position] = kinds[position] or kind
+        run *= full[axis]
+    return run
+
+
+def _move(kernel: Kernel, target: Target) -> VectorShape:
+    """Flattened, except layout changes around NC1HWC0: they move rows of an image."""
+    blocked = next((desc for desc in _present(kernel) if desc.format is Format.NC1HWC0), None)
+    if blocked is None or get_op(kernel.op_type).cost is not CostClass.MOVE or not prod(blocked.shape):
+        return _flat(kernel, target)
+    n, c1, h, w, c0 = blocked.shape
+    units = n * c1 * h
+    moved = [Stream(f"x{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.inputs) if desc]
+    results = [Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs)]
+    return VectorShape(units, w * c0, tuple(moved), tuple(results), rows=float(c0))
+
+
+def _gather(kernel: Kernel, target: Target) -> VectorShape:
+    """Slices by index; slices below 512 bytes are dealt in 512-byte pieces of the result."""
+    x, indices, result = kernel.inputs[0], kernel.inputs[1], kernel.outputs[0]
+    assert x is not None and indices is not None
+    run = 1
+    if "axis" in kernel.attrs:
+        run = prod(x.origin_shape[normal_axis(kernel.attrs["axis"], len(x.origin_shape)) + 1 :])
+    total = max(result.elements, 1)
+    size = result.dtype.bytes
+    elements = run if run * size >= SLOT_BYTES else SLOT_BYTES // size
+    picks = ceil_div(elements, max(run, 1))
+    streams = (Stream("indices", picks * indices.dtype.bytes), Stream("x", elements * size))
+    return VectorShape(ceil_div(total, elements), elements, streams, (Stream("y", elements * size),), rows=float(picks))
+
+
+def _rows(kernel: Kernel, target: Target) -> VectorShape:
+    """Rows of a reduction, softmax or norm. Where the axes are not the last ones a unit is a strip of 512 bytes."""
+    x = kernel.inputs[0]
+    assert x is not None
+    shape = x.origin_shape
+    axes = _row_axes(kernel, shape)
+    inner = prod(shape[max(axes) + 1 :]) if axes else 1
+    depth = prod(shape[axis] for axis in axes)
+    outer = prod(shape) // (depth * inner) if depth * inner else 0
+    strip = min(inner, SLOT_BYTES // max(x.dtype.bytes, 2)) if inner > 1 else 1
+    units = max(outer * ceil_div(inner, strip), 1) if prod(shape) else 1
+    elements = max(depth * strip, 1)
+    streams, resident = [Stream("x0", elements * x.dtype.bytes)], []
+    for slot, desc in enumerate(kernel.inputs[1:], 1):
+        if desc is None:
+            continue
+        if prod(desc.shape) == prod(shape):
+            streams.append(Stream(f"x{slot}", elements * desc.dtype.bytes))
+        elif desc.payload_bytes <= target.buffer_bytes["UB"] // 8:
+            resident.append((f"x{slot}", round_up(desc.payload_bytes, BLOCK_BYTES)))
+        else:
+            streams.append(Stream(f"x{slot}", float(min(desc.payload_bytes, elements * desc.dtype.bytes))))
+    results = tuple(Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs))
+    return VectorShape(units, elements, tuple(streams), results, tuple(resident), rows=1.0, divisible=False)
+
+
+def _row_axes(kernel: Kernel, shape: Shape) -> tuple[int, ...]:
+    """Axes that a row runs over."""
+    rank = len(shape)
+    if "dimension" in kernel.attrs:
+        return (normal_axis(kernel.attrs["dimension"], rank),)
+    if "axes" in kernel.attrs:
+        return reduced_axes(rank, kernel.attrs)
+    if "begin_norm_axis" in kernel.attrs:
+        return tuple(range(normal_axis(kernel.attrs["begin_norm_axis"], rank), rank))
+    gamma = kernel.inputs[1] if len(kernel.inputs) > 1 else None
+    if kernel.op_type == "InstanceNorm" or gamma is None:
+        return tuple(range(min(2, rank - 1), rank))
+    return tuple(range(rank - len(gamma.origin_shape), rank))
+
+
+def _pool(kernel: Kernel, target: Target) -> VectorShape:
+    """Rows of output windows with the input rows under them; a tile may straddle two planes."""
+    x, result = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    g = PoolGeometry.of(kernel)
+    lanes = 1 if x.is_plain else x.c0
+    planes = prod(x.shape[:2])
+    row = g.w * lanes * x.dtype.bytes
+    height = min(g.kh, g.h)
+    source = Stream("x0", height * row)
+    if g.oh > 1:
+        source = Stream("x0", min(g.stride_h, g.h) * row, 2 * max(height - g.stride_h, 0) * row)
+    elements = max(g.ow * lanes, 1)
+    return VectorShape(
+        max(planes * g.oh, 1),
+        elements,
+        (source,),
+        (Stream("y0", elements * result.dtype.bytes),),
+        lanes=float(elements * g.kh * g.kw),
+        rows=1.0,
+    )
+
+
+_FAMILIES: dict[CostClass, Callable[[Kernel, Target], VectorShape]] = {
+    CostClass.ELEMENTWISE: _elementwise,
+    CostClass.REDUCE: _rows,
+    CostClass.SOFTMAX: _rows,
+    CostClass.NORM: _rows,
+    CostClass.POOL: _pool,
+    CostClass.MOVE: _move,
+    CostClass.GATHER: _gather,
+}
