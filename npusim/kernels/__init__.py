@@ -6,9 +6,8 @@ as LLVM IR on first use and kept as object code (`store`). dtypes are the string
 are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store; `saturate=True` is the 310P overflow rule.
 
     conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
-    conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups
+    conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups, depthwise
     conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
-    depthwise.pack_depthwise(shape, weights, bias=None); depthwise.depthwise2d(…)              same arguments as conv
     epilogue.Epilogue(residual=0, activation="none", lo, hi, alpha, saturate)                  residual may be `out`
     matmul.Matrix.nd(address, dtype, columns, row_bytes=None) / .nz(address, dtype, stored rows, c0=16), `.t` transposes
     matmul.pack_matmul(b [..., K, N]) -> PackedB

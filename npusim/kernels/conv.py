@@ -3,8 +3,9 @@
 `conv2d` describes one convolution as a Call. A part is (image, band of output rows, range of output-channel units): it
 widens the input rows of its band to fp32 in scratch memory, zero padded and with columns sorted by stride phase so that
 neighbouring outputs are always neighbours in memory, then runs the register tiles (npusim.kernels.panels).
-With at most four input channels the scratch block holds only those, and a tap is a whole kernel row.
-Kernel names: `conv:<input dtype>:<output dtype>:<narrow channels or 0>`.
+With at most four input channels the scratch block holds only those, and a tap is a whole kernel row. Depthwise
+convolution (groups = channels in = channels out) fills and computes one 16-channel group after the other.
+Kernel names: `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise>`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.ir import F32, I64, Kernel, Val, vec
-from npusim.kernels.weights import conv_taps, grouped_taps, narrow_taps, pack_panels, padded_bias
+from npusim.kernels.weights import aligned, conv_taps, grouped_taps, narrow_taps, pack_panels, pad_to, padded_bias
 
 (
     _X,
@@ -105,6 +106,12 @@ class PackedConv:
     vectors: int
     narrow: int
     unit_starts: list[int] = field(default_factory=list)
+    depthwise: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Variant of the kernel these weights are for."""
+        return "depthwise" if self.depthwise else "narrow" if self.narrow else "dense"
 
 
 def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None) -> PackedConv:
@@ -114,6 +121,10 @@ def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None
     if weights.shape != want:
         raise ValueError(f"weights have shape {weights.shape}, expected OIHW {want}")
     dtype, full_bias = element_name(weights.dtype), padded_bias(bias, shape.o)
+    if shape.groups == shape.c == shape.o and shape.c > 1:
+        taps = pad_to(weights.reshape(shape.c, -1), 0, 16).reshape(-1, 16, shape.kernel[0] * shape.kernel[1])
+        starts = list(range(taps.shape[0]))
+        return PackedConv(aligned(taps.transpose(0, 2, 1)), dtype, full_bias, 1, 0, starts, depthwise=True)
     if shape.groups > 1:
         flat, starts = grouped_taps(weights, shape.groups)
         return PackedConv(flat, dtype, full_bias, 1, 0, starts)
@@ -128,7 +139,7 @@ def conv2d(
 ) -> Call:
     """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16` or `f32`)."""
     shape.check()
-    layout = _Scratch(shape, packed.narrow)
+    layout = _Scratch(shape, packed.narrow, packed.depthwise)
     width = len(packed.unit_starts)
     units = (width, width) if width else panels.split_units(-(-shape.o // 16), packed.vectors)
     band_rows, splits = _choose_split(layout, packed, units[1])
@@ -142,7 +153,7 @@ def conv2d(
         bias=packed.bias,
         out=out,
         units=units,
-        tap_channels=layout.tap_channels,
+        tap_channels=0 if packed.depthwise else layout.tap_channels,
         pixel_bytes=layout.pixel_bytes,
         taps=layout.taps(),
         out_strides=_lane_strides(shape.c0_out, layout.oh * layout.ow, out_size),
@@ -164,7 +175,7 @@ def conv2d(
         bands,
         splits,
         -(-units[1] // splits),
-        layout.groups,
+        layout.group_bytes if packed.depthwise else layout.groups,
         planes,
         shape.h,
         planes * 8 * shape.h * shape.w * x_size,
@@ -184,7 +195,7 @@ def conv2d(
         layout.row_bytes,
         packed.narrow * 4,
     ]
-    name = f"conv:{dtypes[0]}:{dtypes[1]}:{packed.narrow}"
+    name = f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}"
     return call(name, shape.n * bands * splits, layout.bytes + panels.BUFFER_BYTES, fields)
 
 
@@ -200,12 +211,12 @@ def _lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
 class _Scratch:
     """Geometry of the fp32 scratch block of one band."""
 
-    def __init__(self, shape: Conv2D, narrow: int) -> None:
-        self.shape, self.narrow = shape, narrow
+    def __init__(self, shape: Conv2D, narrow: int, depthwise: bool) -> None:
+        self.shape, self.narrow, self.depthwise = shape, narrow, depthwise
         self.oh, self.ow = shape.out_hw
         kh, kw = shape.kernel
         (sh, sw), (dh, dw) = shape.strides, shape.dilations
-        self.groups = 1 if narrow else -(-shape.c // 16)
+        self.groups = 1 if narrow or depthwise else -(-shape.c // 16)
         self.sparse_rows = sh > (kh - 1) * dh
         if narrow:
             self.tap_channels, self.pixel_bytes = kw * narrow, narrow * sw * 4
@@ -256,7 +267,7 @@ class _Scratch:
         )
 
     def _tap_groups(self) -> int:
-        if self.shape.groups == 1:
+        if self.shape.groups == 1 or self.depthwise:
             return self.groups
         per, out_per = self.shape.c // self.shape.groups, self.shape.o // self.shape.groups
         spans = []
@@ -302,6 +313,8 @@ class _Scratch:
 def _choose_split(layout: _Scratch, packed: PackedConv, units: int) -> tuple[int, int]:
     """Rows per band and output-channel splits: enough parts, least estimated traffic, scratch within half of L2."""
     shape = layout.shape
+    if layout.depthwise:
+        return _depthwise_rows(layout), units
     wanted = max(1, min(8, shape.macs // 1_500_000))
     weight_bytes = packed.weights.nbytes
     best: tuple[float, int, int] | None = None
@@ -326,23 +339,38 @@ def _choose_split(layout: _Scratch, packed: PackedConv, units: int) -> tuple[int
     return best[1], -(-units // per_split)
 
 
+def _depthwise_rows(layout: _Scratch) -> int:
+    """Rows per band of one 16-channel group: the most that stay within an eighth of L2."""
+    rows = layout.oh
+    layout.set_band(rows)
+    while rows > 1 and layout.bytes > l2_bytes() // 8:
+        rows = -(-rows // 2)
+        layout.set_band(rows)
+    return rows
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `conv:<input dtype>:<output dtype>:<narrow>`."""
-    source, target, narrow = parameters.split(":")
+    """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise>`."""
+    source, target, kind = parameters.split(":")
     panels.define(k, target)
     _emit_zeros(k)
-    (_emit_narrow_fill if narrow != "0" else _emit_fill)(k, source)
+    (_emit_narrow_fill if kind == "narrow" else _emit_fill)(k, source)
     with k.main() as (desc, part, ctx):
         splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
         split, rest = part % splits, part / splits
         band, image = rest % bands, rest / bands
-        k.call("fill", desc, scratch(k, ctx), k.field(desc, _X) + image * k.field(desc, _XN), band)
         per = k.field(desc, _UNITS_PER_SPLIT)
         begin = split * per
         end = k.minimum(begin + per, k.field(desc, panels.UNITS))
+        first, count, x = k.const(0), k.field(desc, _GROUPS), scratch(k, ctx)
+        if kind == "depthwise":
+            # Scratch holds only this part's group; unit shifts count from group 0.
+            first, count, x = begin, end - begin, x - begin * count
+        source_image = k.field(desc, _X) + image * k.field(desc, _XN)
+        k.call("fill", desc, scratch(k, ctx), source_image, band, first, count)
         out = k.field(desc, panels.OUT) + image * k.field(desc, _ON) + band * k.field(desc, _BAND_OUT)
         weights = panels.weights_field(k, desc)
-        panels.call_panels(k, desc, ctx, out, weights, (begin, end), band.eq(bands - 1))
+        panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), band.eq(bands - 1))
 
 
 def _emit_zeros(k: Kernel) -> None:
@@ -353,14 +381,14 @@ def _emit_zeros(k: Kernel) -> None:
 
 
 def _emit_fill(k: Kernel, dtype: str) -> None:
-    """fill(desc, scratch, image address, band): fp32 [group][row][phase, column][16], zero padded."""
-    with k.function("fill", [I64] * 4) as (desc, base, image, band):
+    """fill(desc, scratch, image, band, first group, groups): fp32 [group][row][phase, column][16], zero padded."""
+    with k.function("fill", [I64] * 6) as (desc, base, image, band, first, count):
         row_bytes, rows = k.field(desc, _ROW_BYTES), k.field(desc, _ROWS)
         height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         planes, xc, x_row = k.field(desc, _PLANES), k.field(desc, _XC), k.field(desc, _X_ROW)
         at = k.var(base)
-        with k.loop(k.field(desc, _GROUPS)) as group:
+        with k.loop(first + count, start=first) as group:
             both = (group * 2 + 1) < planes
             with k.loop(rows) as r:
                 y = top + k.load(table + r * 8)
@@ -401,7 +429,7 @@ def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) ->
 
 def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
     """fill for few channels: fp32 [row][column][channels], written in order as each store spills over the next."""
-    with k.function("fill", [I64] * 4) as (desc, base, image, band):
+    with k.function("fill", [I64] * 6) as (desc, base, image, band, _first, _count):
         row_bytes, pixel = k.field(desc, _ROW_BYTES), k.field(desc, _NARROW_BYTES)
         height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)

@@ -7,7 +7,6 @@ executor runs; the calls must live as long as the table is used.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from npusim.kernels import expressions
 from npusim.kernels.desc import SIZE, Call, call, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import I64, LANES, MEMORY_TYPE, Kernel, Val
+from npusim.kernels.ir import I64, LANES, RAW, Kernel, Val
 
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
@@ -128,8 +128,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `map:<inputs>:<output>:<expression>`."""
     ins, target, expression = parameters.split(":")
     dtypes = [*(ins.split(",") if ins else []), target]
-    for dtype in sorted({SIZE[d] for d in dtypes}):
-        _emit_lane_copy(k, dtype)
+    for size in sorted({SIZE[d] for d in dtypes}):
+        emit_lane_copy(k, size)
     with k.main() as (desc, part, _ctx):
         dims, lo = split_box(k, desc, part, _SPLIT, _CHUNK, _DIMS, RANK)
         operands = []
@@ -200,9 +200,8 @@ def _emit_row(k: Kernel, desc: Val, count: Val, operands: list[_Operand], text: 
             k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
 
 
-def _emit_lane_copy(k: Kernel, size: int) -> None:
-    """lanes<size>(source, source stride, target, target stride, count): element by element."""
-    kind = MEMORY_TYPE[{1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size]]
-    with k.function(f"lanes{size}", [I64] * 5) as (source, step, target, target_step, count):
-        with k.loop(count) as i:
-            k.store(k.load(source + i * step, kind), target + i * target_step)
+def emit_lane_copy(k: Kernel, size: int) -> None:
+    """Define lanes<size>(source, source stride, target, target stride, count): element by element."""
+    kind = RAW[size]
+    with k.function(f"lanes{size}", [I64] * 5) as (source, step, target, target_step, count), k.loop(count) as i:
+        k.store(k.load(source + i * step, kind), target + i * target_step)

@@ -27,6 +27,7 @@ LANES = 16
 
 MEMORY_TYPE = {"f16": F16, "f32": F32, "f64": F64, "i8": I8, "u8": I8, "b8": I8, "i16": I16, "i32": I32, "i64": I64}
 SIZE = {"f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "b8": 1, "i16": 2, "i32": 4, "i64": 8}
+RAW = {1: I8, 2: I16, 4: I32, 8: I64}  # integer type that moves an element of so many bytes
 HALF_MAX = 65504.0
 
 

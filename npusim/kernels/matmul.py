@@ -18,7 +18,7 @@ from npusim.kernels.cpu import host, l2_bytes
 from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.ir import F32, I16, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import I16, I32, I64, Kernel, Val, vec
 from npusim.kernels.weights import aligned, pack_panels, pad_to, padded_bias
 
 _PIXEL = 64
@@ -221,7 +221,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         end = k.minimum(begin + per, k.field(desc, panels.UNITS))
         out = k.field(desc, panels.OUT) + k.load(offsets + 16) + row * k.field(desc, panels.PIXEL_PITCH)
         weights = panels.weights_field(k, desc) + k.load(offsets + 8)
-        panels.call_panels(k, desc, ctx, out, weights, (begin, end), band.eq(bands - 1))
+        panels.call_panels(k, desc, ctx, scratch(k, ctx), out, weights, (begin, end), band.eq(bands - 1))
 
 
 def _place(k: Kernel, index: Val, strides: tuple[Val, Val, Val]) -> Val:

@@ -14,12 +14,11 @@ import numpy as np
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.dispatch import INDEX_OUT_OF_RANGE, report
 from npusim.kernels.elementwise import fit_rank, split_axis, split_box
-from npusim.kernels.ir import I8, I16, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import I8, I32, I64, RAW, Kernel, Val, vec
 from npusim.kernels.weights import aligned
 
 RANK = 8
 _SPLIT, _CHUNK, _DIMS, _SOURCE, _TARGET = 1, 2, 3, 3 + RANK, 4 + 2 * RANK
-_KIND = {1: I8, 2: I16, 4: I32, 8: I64}
 _BLOCK = 16
 
 
@@ -35,7 +34,7 @@ def copy(
 
     A source stride of 0 broadcasts. Contiguous runs move as whole blocks whatever the element size.
     """
-    if size not in _KIND:
+    if size not in RAW:
         raise ValueError(f"elements of {size} bytes cannot be copied; 1, 2, 4 and 8 can")
     dims, (src, dst) = fit_rank(shape, [source_strides, target_strides], RANK)
     # The axis along which the target is contiguous runs innermost; where the source is contiguous along another one,
@@ -126,7 +125,7 @@ def _emit_plane(
 ) -> None:
     """Element copies in 16 x 16 tiles, so that a transpose stays within few cache lines."""
     s1, s0, t1, t0 = steps
-    kind = _KIND[size]
+    kind = RAW[size]
     with k.loop(rows, step=_BLOCK) as i0, k.loop(columns, step=_BLOCK) as j0:
         deep, wide = k.minimum(rows - i0, _BLOCK), k.minimum(columns - j0, _BLOCK)
         with k.loop(deep) as i:

@@ -84,7 +84,8 @@ class Core:
 
     def fields(self) -> list[int | float | np.ndarray]:
         """Descriptor fields 1 .. CORE_END - 1."""
-        tap_bytes = self.tap_channels * 16 * self.vectors * SIZE[self.weights_dtype]
+        # A depthwise tap (no channels of its own to sum over) is one vector of weights.
+        tap_bytes = max(1, self.tap_channels) * 16 * self.vectors * SIZE[self.weights_dtype]
         return [
             self.weights,
             self.bias,
@@ -153,13 +154,12 @@ def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
 
 
 def define(k: Kernel, dtype: str) -> None:
-    """Emit the functions `epilogue` and `panels(desc, ctx, out, weights, first unit, end unit, last band?)`."""
+    """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end unit, last band?)`."""
     epilogue.emit_function(k, dtype, _EPILOGUE)
-    with k.function("panels", [I64] * 7) as (desc, ctx, out, weights, begin, end, last):
+    with k.function("panels", [I64] * 8) as (desc, ctx, base, out, weights, begin, end, last):
         names = range(_WEIGHTS, _EPILOGUE)
         f = {n: k.field(desc, n) for n in names}
-        base = scratch(k, ctx)
-        buffer = base + f[_BUFFER]
+        buffer = scratch(k, ctx) + f[_BUFFER]
         block = k.alloca(8 * BLOCK_FIELDS)
         tiles = k.select(last.ne(0), f[LAST_TILES], f[TILES])
         count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
@@ -190,9 +190,11 @@ def define(k: Kernel, dtype: str) -> None:
                 pixels.set(at + live * f[PIXEL_PITCH])
 
 
-def call_panels(k: Kernel, desc: Val, ctx: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val) -> None:
-    """Emit the call of `panels` for one part."""
-    k.call("panels", desc, ctx, out, weights, units[0], units[1], k.convert(last, "zext", I64))
+def call_panels(
+    k: Kernel, desc: Val, ctx: Val, x: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val
+) -> None:
+    """Emit the call of `panels` for one part; `x` is the filled block, its pixels in the order of the tile tables."""
+    k.call("panels", desc, ctx, x, out, weights, units[0], units[1], k.convert(last, "zext", I64))
 
 
 def weights_field(k: Kernel, desc: Val) -> Val:

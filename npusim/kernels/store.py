@@ -30,7 +30,6 @@ FAMILIES = {
     "exec": "npusim.kernels.dispatch",
     "tile": "npusim.kernels.tiles",
     "conv": "npusim.kernels.conv",
-    "depthwise": "npusim.kernels.depthwise",
     "matmul": "npusim.kernels.matmul",
     "packb": "npusim.kernels.matmul",
     "pool": "npusim.kernels.pool",

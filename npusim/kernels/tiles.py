@@ -6,7 +6,8 @@ and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of ta
 products differ only in tables. Sums start from the bias and run over taps, then over the channels of a tap, one fused
 multiply-add each: the order does not depend on the tile's shape.
 
-Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>`.
+Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>`; with 0 channels per tap
+the tile is depthwise: a tap multiplies each of 16 channels by its own weight.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] out (fp32 buffer
 [pixels][vectors*16])  [6] pitch between segments in bytes.
@@ -51,6 +52,11 @@ def _emit_tile(
             rows.append(rows[-1] + pitch)
         at = panel.get()
         sums = [[v.get() for v in row] for row in acc]
+        if channels == 0:
+            own = k.load_f32(at, weights)
+            for p in range(pixels):
+                value = k.load(rows[p // length] + (p % length) * pixel, vec(F32))
+                sums[p] = [k.fma(value, own, sums[p][0])]
         for c in range(channels):
             base = at + c * step
             wide = [k.load_f32(base + j * LANES * SIZE[weights], weights) for j in range(vectors)]
@@ -60,7 +66,7 @@ def _emit_tile(
         for row, new in zip(acc, sums, strict=True):
             for variable, value in zip(row, new, strict=True):
                 variable.set(value)
-        panel.set(at + channels * step)
+        panel.set(at + max(1, channels) * step)
     for p in range(pixels):
         for j in range(vectors):
             k.store(acc[p][j].get(), out + (p * vectors + j) * 64)

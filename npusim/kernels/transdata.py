@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.elementwise import emit_lane_copy
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, I8, I16, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import F32, RAW, Kernel, Val, vec
 
 (
     _SOURCE,
@@ -33,7 +34,6 @@ from npusim.kernels.ir import F32, I8, I16, I32, I64, Kernel, Val, vec
     _SATURATE,
 ) = range(1, 16)
 _TILE = 16
-_RAW = {1: I8, 2: I16, 4: I32, 8: I64}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def _describe(
     work = lines * pixels * c0
     parts = split_count(work * 4e-4, lines * max(1, pixels // 64))
     per_line = max(1, -(-parts // lines)) if lines else 1
-    chunk = max(_TILE, -(-(-(-pixels // per_line)) // _TILE) * _TILE)
+    per_part = -(-pixels // per_line)
+    chunk = max(_TILE, -(-per_part // _TILE) * _TILE)
     chunks = -(-pixels // chunk) if pixels else 0
     group = 1
     while lines * chunks > 64 and -(-lines // (group * 2)) * chunks >= 8:
@@ -130,7 +131,7 @@ class _Mover:
     def __init__(self, k: Kernel, source: str, target: str, flag: Val) -> None:
         self.k, self.source, self.target, self.flag = k, source, target, flag
         self.convert = source != target
-        self.lane_type = F32 if self.convert else _RAW[SIZE[source]]
+        self.lane_type = F32 if self.convert else RAW[SIZE[source]]
 
     def load(self, at: Val, lanes: int) -> Val:
         if self.convert:
@@ -155,7 +156,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     c0 = int(c0_text)
     lanes = 16 if c0 % 16 == 0 else 8
     for size in sorted({SIZE[source], SIZE[target]}):
-        _emit_lane_copy(k, size)
+        emit_lane_copy(k, size)
     with k.main() as (desc, part, _ctx):
         mover = _Mover(k, source, target, k.field(desc, _SATURATE))
         chunks, blocks = k.field(desc, _CHUNKS), k.field(desc, _BLOCKS)
@@ -205,7 +206,8 @@ class _Tile:
         self.flat = flat + channel * self.pc + pixel * self.pp
 
     def to_blocked(self) -> None:
-        k, size = self.k, SIZE[self.mover.source]
+        k = self.k
+        size = SIZE[self.mover.source]
         by_pixel = self.pp.eq(size) & self.pc.ne(size)
         with k.either(by_pixel) as (turn, straight):
             with turn:
@@ -219,7 +221,8 @@ class _Tile:
                 self._put(self._gather(self.flat + p * self.pp, count, self.pc), self.packed + p * self.pitch)
 
     def from_blocked(self) -> None:
-        k, size = self.k, SIZE[self.mover.target]
+        k = self.k
+        size = SIZE[self.mover.target]
         by_pixel = self.pp.eq(size) & self.pc.ne(size)
         with k.either(by_pixel) as (turn, straight):
             with turn:
@@ -251,16 +254,18 @@ class _Tile:
 
     def _gather(self, at: Val, count: Val, step: Val) -> Val:
         """16 lanes of which `count` come from memory at a stride, the others zero."""
-        k, size = self.k, SIZE[self.mover.source]
+        k = self.k
+        size = SIZE[self.mover.source]
         come = k.var(at)
         with k.when(~(count.eq(_TILE) & step.eq(size))):
-            k.store(k.const(0, vec(_RAW[size], _TILE)), self.spare)
+            k.store(k.const(0, vec(RAW[size], _TILE)), self.spare)
             k.call(f"lanes{size}", at, step, self.spare, size, count)
             come.set(self.spare)
         return self.mover.load(come.get(), _TILE)
 
     def _scatter(self, x: Val, at: Val, count: Val, step: Val) -> None:
-        k, size = self.k, SIZE[self.mover.target]
+        k = self.k
+        size = SIZE[self.mover.target]
         straight = count.eq(_TILE) & step.eq(size)
         self.mover.store(x, k.select(straight, at, self.spare))
         with k.when(~straight):
@@ -278,10 +283,3 @@ def transposed(k: Kernel, rows: list[Val]) -> list[Val]:
                 a, b = rows[i], rows[i + step]
                 rows[i], rows[i + step] = k.shuffle(a, b, keep), k.shuffle(a, b, take)
     return rows
-
-
-def _emit_lane_copy(k: Kernel, size: int) -> None:
-    kind = _RAW[size]
-    with k.function(f"lanes{size}", [I64] * 5) as (source, step, target, target_step, count):
-        with k.loop(count) as i:
-            k.store(k.load(source + i * step, kind), target + i * target_step)

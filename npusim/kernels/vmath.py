@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npusim.kernels.ir import F32, F64, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import F64, I32, I64, Kernel, Val, vec
 
 _LOG2E = 1.4426950408889634
 # ln 2 split so that n * high is exact for |n| < 2**12.
