@@ -24,6 +24,7 @@ from metadef.passes.graph_fusion import (
     SplitBatchNorm,
 )
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
+from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinLayerNorm
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
 from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
@@ -75,7 +76,10 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     CommonSubexpressionEliminationPass("CommonSubexpressionEliminationPass", "what is computed twice is computed once"),
     PrunePass("PrunePass", "nodes that no output needs"),
-    # OptimizeOriginalGraph: constants are recomputed so that operators vanish.
+    # OptimizeOriginalGraph: operators that were spelled out are joined, constants recomputed so that operators vanish.
+    _fusion("LayerNormONNXFusionPass", "a layer norm in nine steps is one operator", JoinLayerNorm()),
+    _fusion("GeluFusion", "Gelu spelled out with Erf is one operator (our own pass)", JoinGelu()),
+    _fusion("SwishFusion", "x times its sigmoid, hard or not, is one operator (our own pass)", JoinGate()),
     _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
     _fusion("ConvBatchnormFusionPass", "normalisation goes into filter and bias", FoldBatchNorm()),
     _fusion("ConvScaleFusionPass", "a factor a channel goes into the filter", FoldScale("Mul", "RealDiv")),

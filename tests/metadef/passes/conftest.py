@@ -18,7 +18,7 @@ RunPasses = Callable[..., tuple[Graph, PassReport]]
 
 @pytest.fixture(scope="session")
 def run() -> RunPasses:
-    """`run(text, names, soc, precision)` parses, runs the named passes (all if empty), gives the graph and the report."""
+    """`run(text, names, soc, precision)` parses and runs the named passes (all if empty): graph and report."""
 
     def go(text: str, names: str = "", soc: str = "Ascend910B3", precision: str = "fp16") -> tuple[Graph, PassReport]:
         wanted = [name.strip() for name in names.split(",") if name.strip()]

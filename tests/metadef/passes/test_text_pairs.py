@@ -1,7 +1,7 @@
 """Text in, text out: every file in tests/text is a graph; its first comments say which passes run, for which chip.
 
-The golden holds the graph after the passes, the refusals with their reasons and the notes. Beside the text, the values are
-compared: what a pass makes must compute what it found.
+The golden holds the graph after the passes, the refusals with their reasons and the notes. Beside the text, the values
+are compared: what a pass makes must compute what it found.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def test_result_prints_and_parses(path, run):
 def test_values_are_kept(path, run, feeds):
     """Against the graph before in double precision.
 
-    Every node rounds once, to within half a unit of its type relative to its own result, and passes errors of its operands
-    on with a gain that these well-scaled graphs keep near one in the L2 norm. Operands rounded to the type count as one more
-    rounding a node, constants as another.
+    Every node rounds once, to within half a unit of its type relative to its own result, and passes errors of its
+    operands on with a gain that these well-scaled graphs keep near one in the L2 norm. Operands rounded to the type
+    count as one more rounding a node, constants as another.
     """
     text = path.read_text()
     before = parse_graph(text)
