@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metadef.cost.estimate import vector_tile_cycles
 from metadef.error import TargetError
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, ceil_div, round_up
 from metadef.kernel import Kernel, VectorTile
 from metadef.select.buffers import OnChip
+from metadef.select.vector_rank import rank_vector_tiles
 from metadef.select.vector_shape import Stream, VectorShape, vector_shape
 from metadef.target import Target
 
@@ -37,7 +37,7 @@ def choose_vector_kernel(kernel: Kernel, target: Target) -> Kernel:
     Raises:
         TargetError: no tile fits. InferError: shapes do not fit the operator.
     """
-    choice = choose_vector_tile(vector_shape(kernel, target), target)
+    choice = choose_vector_tile(kernel, target)
     share = ceil_div(choice.tile.units, choice.block_dim)
     reason = (
         f"{choice.block_dim} of {target.vector_cores} cores, at most one for every {BYTES_PER_CORE} bytes; "
@@ -46,13 +46,13 @@ def choose_vector_kernel(kernel: Kernel, target: Target) -> Kernel:
     return replace(kernel, tile=choice.tile, block_dim=choice.block_dim, reason=reason)
 
 
-def choose_vector_tile(shape: VectorShape, target: Target) -> VectorChoice:
+def choose_vector_tile(kernel: Kernel, target: Target) -> VectorChoice:
     """The tile with the fewest estimated cycles; units longer than UB are cut first.
 
     Raises:
         TargetError: the operands that stay in UB leave no room.
     """
-    shape = _cut_to_fit(_cut_for_cores(shape, target), target)
+    shape = _cut_to_fit(_cut_for_cores(vector_shape(kernel, target), target), target)
     cores = core_count(shape, target)
     share = ceil_div(shape.units, cores)
     cores = ceil_div(shape.units, share)
@@ -64,7 +64,7 @@ def choose_vector_tile(shape: VectorShape, target: Target) -> VectorChoice:
         if (length < share or not double) and place_vector_buffers(shape, length, double, target).fits
     ]
     table = np.array(options)
-    cycles = _estimate(shape, target, table[:, 0], table[:, 1].astype(bool), share, cores)
+    cycles = rank_vector_tiles(kernel, shape, table[:, 0], table[:, 1].astype(bool), cores, target)
     length, double = options[int(np.argmin(cycles))]
     buffers = tuple(place_vector_buffers(shape, length, double, target).buffers)
     tile = VectorTile(shape.units, shape.unit_elements, length, double, buffers)
@@ -100,14 +100,15 @@ def tile_bytes(stream: Stream, length: int) -> int:
 def _cut_for_cores(shape: VectorShape, target: Target) -> VectorShape:
     """A few long units that may be divided are cut until every core has one, though not below 512 bytes."""
     wanted = ceil_div(_cores_by_rule(shape, target), shape.units)
-    pieces = min(wanted, shape.unit_elements * shape.width_bytes // SLOT_BYTES)
+    unit_bytes = shape.rule_bytes / shape.units
+    pieces = min(wanted, int(unit_bytes) // SLOT_BYTES)
     return shape.cut(pieces) if shape.divisible and pieces > 1 else shape
 
 
 def _cut_to_fit(shape: VectorShape, target: Target) -> VectorShape:
-    """Units cut until one of them fits; operands that cannot stay resident are an error."""
+    """Units cut until one fits, two of those that may be divided; operands that cannot stay resident are an error."""
     pieces, cut = 1, shape
-    while not place_vector_buffers(cut, 1, False, target).fits:
+    while not place_vector_buffers(cut, 1, shape.divisible, target).fits:
         pieces *= 2
         if pieces > 2 * shape.unit_elements:
             held = sum(size for _, size in shape.resident)
@@ -117,16 +118,3 @@ def _cut_to_fit(shape: VectorShape, target: Target) -> VectorShape:
             )
         cut = shape.cut(min(pieces, shape.unit_elements))
     return cut
-
-
-def _estimate(
-    shape: VectorShape, target: Target, lengths: np.ndarray, double: np.ndarray, share: int, cores: int
-) -> np.ndarray:
-    loads = sum((lengths * item.unit_bytes + item.fixed_bytes for item in shape.inputs), np.zeros(len(lengths)))
-    stores = sum((lengths * item.unit_bytes for item in shape.outputs), np.zeros(len(lengths)))
-    casts = len(shape.inputs) + len(shape.outputs) if shape.work.computes_fp32 else 0
-    steps = [*shape.work.per_repeat, *["cast"] * casts]
-    slope = sum(target.vector_instruction(name, shape.width_bytes)[1] for name in steps)
-    repeats = lengths * shape.lanes * shape.width_bytes / target.value("vector.repeat_bytes")
-    calls = len(steps) + lengths * shape.rows * len(shape.work.per_row)
-    return vector_tile_cycles(target, loads, stores, repeats * slope, calls, -(-share // lengths), cores, double)

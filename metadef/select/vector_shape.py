@@ -7,13 +7,13 @@ output rows of pooling, image rows of layout changes, slices of gathers. Tiles a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
-from metadef.op import CostClass, VectorWork, get_op
+from metadef.op import CostClass, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axis
 from metadef.ops.reduce import reduced_axes
 from metadef.target import Target
@@ -33,9 +33,8 @@ class VectorShape:
     """A vector kernel's work, dealt in ``units`` of ``unit_elements`` elements.
 
     ``resident`` operands (name, bytes) stay in UB for the whole task; ``scratch_bytes`` is the fp32 copy of a unit;
-    ``lanes`` counts the elements a unit computes (window taps included) and ``rows`` its row restarts; ``width_bytes``
-    is the type computed in; ``rule_bytes`` is what the block_dim rule counts; no more than ``max_cores`` cores share.
-    ``divisible`` says that parts of one unit may go to several cores.
+    ``rule_bytes`` is what the block_dim rule counts; no more than ``max_cores`` cores share. ``divisible`` says that
+    parts of one unit may go to several cores.
     """
 
     units: int
@@ -44,13 +43,9 @@ class VectorShape:
     outputs: tuple[Stream, ...]
     resident: tuple[tuple[str, int], ...] = ()
     scratch_bytes: float = 0.0
-    lanes: float = 0.0
-    rows: float = 0.0
-    width_bytes: int = 4
     rule_bytes: int = 0
     max_cores: int = 1 << 30
     divisible: bool = True
-    work: VectorWork = field(default_factory=VectorWork)
 
     def cut(self, pieces: int) -> VectorShape:
         """The same work with every unit cut into ``pieces`` (rows that are longer than UB)."""
@@ -67,8 +62,6 @@ class VectorShape:
             inputs=smaller(self.inputs),
             outputs=smaller(self.outputs),
             scratch_bytes=self.scratch_bytes * part,
-            lanes=self.lanes * part,
-            rows=self.rows * part,
             max_cores=self.max_cores if self.divisible else min(self.max_cores, self.units),
         )
 
@@ -81,20 +74,14 @@ def vector_shape(kernel: Kernel, target: Target) -> VectorShape:
     """
     opdef = get_op(kernel.op_type)
     shape = _FAMILIES[opdef.cost](kernel, target)
-    steps = opdef.work.per_repeat + tuple(
-        name for item in kernel.fused for name in get_op(item.op_type).work.per_repeat
-    )
-    work = VectorWork(steps, opdef.work.per_row, opdef.work.computes_fp32)
-    narrow = max((desc.dtype.bytes for desc in _present(kernel)), default=4) < 4
-    bf16 = any(desc.dtype is DType.BF16 for desc in _present(kernel))
-    widened = narrow and (work.computes_fp32 or bf16)
+    descs = _present(kernel)
+    moved = kernel.outputs if opdef.cost is CostClass.GATHER else descs
+    narrow = max(desc.dtype.bytes for desc in descs) < 4
+    widened = narrow and (opdef.work.computes_fp32 or any(desc.dtype is DType.BF16 for desc in descs))
     return replace(
         shape,
-        work=replace(work, computes_fp32=widened),
-        width_bytes=4 if widened else max(_width(kernel), 2),
         scratch_bytes=shape.unit_elements * 4.0 if widened else 0.0,
-        lanes=shape.lanes or float(shape.unit_elements),
-        rule_bytes=max(desc.payload_bytes // desc.dtype.bytes for desc in _present(kernel)) * max(_width(kernel), 2),
+        rule_bytes=max(prod(desc.shape) for desc in moved) * max(_width(kernel), 2),
     )
 
 
@@ -136,8 +123,7 @@ def _elementwise(kernel: Kernel, target: Target) -> VectorShape:
     if not odd or total == 0:
         return _flat(kernel, target)
     run = _broadcast_run(result, odd)
-    shape = _dealt(kernel, target, total // run, run, total)
-    return replace(shape, rows=1.0)
+    return _dealt(kernel, target, total // run, run, total)
 
 
 def _broadcast_run(result: TensorDesc, operands: list[TensorDesc]) -> int:
@@ -166,7 +152,7 @@ def _move(kernel: Kernel, target: Target) -> VectorShape:
     units = n * c1 * h
     moved = [Stream(f"x{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.inputs) if desc]
     results = [Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs)]
-    return VectorShape(units, w * c0, tuple(moved), tuple(results), rows=float(c0))
+    return VectorShape(units, w * c0, tuple(moved), tuple(results))
 
 
 def _gather(kernel: Kernel, target: Target) -> VectorShape:
@@ -181,7 +167,7 @@ def _gather(kernel: Kernel, target: Target) -> VectorShape:
     elements = run if run * size >= SLOT_BYTES else SLOT_BYTES // size
     picks = ceil_div(elements, max(run, 1))
     streams = (Stream("indices", picks * indices.dtype.bytes), Stream("x", elements * size))
-    return VectorShape(ceil_div(total, elements), elements, streams, (Stream("y", elements * size),), rows=float(picks))
+    return VectorShape(ceil_div(total, elements), elements, streams, (Stream("y", elements * size),))
 
 
 def _rows(kernel: Kernel, target: Target) -> VectorShape:
@@ -207,7 +193,7 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
         else:
             streams.append(Stream(f"x{slot}", float(min(desc.payload_bytes, elements * desc.dtype.bytes))))
     results = tuple(Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs))
-    return VectorShape(units, elements, tuple(streams), results, tuple(resident), rows=1.0, divisible=False)
+    return VectorShape(units, elements, tuple(streams), results, tuple(resident), divisible=False)
 
 
 def _row_axes(kernel: Kernel, shape: Shape) -> tuple[int, ...]:
@@ -243,8 +229,7 @@ def _pool(kernel: Kernel, target: Target) -> VectorShape:
         elements,
         (source,),
         (Stream("y0", elements * result.dtype.bytes),),
-        lanes=float(elements * g.kh * g.kw),
-        rows=1.0,
+        divisible=g.oh > 1,
     )
 
 
