@@ -203,6 +203,7 @@ _view(
     "Adds axes of size 1, counted in the result's rank.",
 )
 
+_move("Identity", (), _infer_trans_data, _copy_reference, "The same values in memory of their own.")
 _move(
     "TransposeD",
     (Attr("perm", AttrKind.LIST_INT, minimum=0),),

@@ -14,18 +14,37 @@ from math import prod
 from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call
-from npusim.kernels.plans import cube, pool, vector
+from npusim.kernels.plans import cube, move, pool, rows, vector
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "NoFastKernel", "PlanOptions", "Planner", "Site"]
 
 PlanFunction = Callable[[Site], list[Call]]
 PLANNERS: dict[str, PlanFunction] = {
+    "AvgPoolV2": pool.plan_pool,
     "BNInfer": vector.plan_batch_norm,
     "BatchMatMulV2": cube.plan_matmul,
+    "BroadcastToD": move.plan_broadcast,
+    "ConcatD": move.plan_concat,
     "Conv2D": cube.plan_conv,
+    "GatherV2": move.plan_gather,
+    "GlobalAveragePool": pool.plan_pool,
+    "Identity": move.plan_identity,
+    "InstanceNorm": rows.plan_instance_norm,
+    "LayerNorm": rows.plan_layer_norm,
+    "LogSoftmaxV2": rows.plan_softmax,
     "MatMulV2": cube.plan_matmul,
-    **dict.fromkeys(("AvgPoolV2", "GlobalAveragePool", "MaxPoolV3"), pool.plan_pool),
+    "MaxPoolV3": pool.plan_pool,
+    "PadD": move.plan_pad,
+    "RmsNorm": rows.plan_rms_norm,
+    "SoftmaxV2": rows.plan_softmax,
+    "SplitD": move.plan_split,
+    "SplitVD": move.plan_split,
+    "StridedSliceD": move.plan_slice,
+    "TileD": move.plan_tile,
+    "TransData": move.plan_trans_data,
+    "TransposeD": move.plan_transpose,
+    **dict.fromkeys(rows.REDUCTIONS, rows.plan_reduction),
     **dict.fromkeys(vector.ELEMENTWISE_TYPES, vector.plan_elementwise),
 }
 

@@ -1,0 +1,119 @@
+"""Host plans of operators over whole rows: softmax, the normalisations, reductions."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from metadef.ops.geometry import normal_axes, normal_axis
+from metadef.ops.reduce import reduced_axes
+from metadef.program import Operand
+from npusim.kernels.desc import Call
+from npusim.kernels.elementwise import View, elementwise
+from npusim.kernels.plans.site import NoFastKernel, Site
+from npusim.kernels.reduce import reduce
+from npusim.kernels.rows import RowShape, layer_norm, softmax
+from npusim.kernels.weights import aligned
+
+REDUCTIONS = {
+    "ArgMaxD": "argmax",
+    "ArgMinD": "argmin",
+    "ReduceMaxD": "max",
+    "ReduceMeanD": "mean",
+    "ReduceMinD": "min",
+    "ReduceProdD": "prod",
+    "ReduceSumD": "sum",
+}
+
+
+def plan_softmax(site: Site) -> list[Call]:
+    """SoftmaxV2 and LogSoftmaxV2 over one axis, or over neighbouring ones."""
+    x = _plain(site)
+    shape = x.desc.origin_shape
+    axes = normal_axes(site.kernel.attrs["axes"], len(shape))
+    if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
+        raise NoFastKernel("softmax over axes that do not lie together")
+    view = (prod(shape[: axes[0]]), prod(shape[axes[0] : axes[-1] + 1]), prod(shape[axes[-1] + 1 :]))
+    rows = RowShape.axis(view, 1, *_sides(site, x))
+    return [softmax(*rows, log=site.kernel.op_type == "LogSoftmaxV2", saturate=site.options.saturate)]
+
+
+def plan_layer_norm(site: Site) -> list[Call]:
+    """LayerNorm over the trailing axes from ``begin_norm_axis`` on."""
+    x = _plain(site)
+    shape = x.desc.origin_shape
+    axis = normal_axis(site.kernel.attrs["begin_norm_axis"], len(shape))
+    return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=False)
+
+
+def plan_rms_norm(site: Site) -> list[Call]:
+    """RmsNorm over as many trailing axes as gamma has."""
+    x = _plain(site)
+    shape = x.desc.origin_shape
+    axis = len(shape) - len(site.input(1).desc.origin_shape)
+    return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=True)
+
+
+def plan_instance_norm(site: Site) -> list[Call]:
+    """InstanceNorm: every plane normalised to fp32, then scaled by its channel and rounded once."""
+    x, out = _plain(site), site.output()
+    n, c, *plane = x.desc.origin_shape
+    middle = aligned(np.zeros(x.desc.elements, np.float32))
+    rows = RowShape.axis((n * c, prod(plane)), 1, _sides(site, x)[0], (middle.ctypes.data, "f32"))
+    first = layer_norm(*rows, 0, 0, "f32", site.kernel.attrs["epsilon"])
+    shape = (n, c, prod(plane))
+    views = [View.dense(middle.ctypes.data, "f32", shape)]
+    for slot in (1, 2):
+        operand = site.input(slot)
+        views.append(View.dense(site.address(operand), site.element(operand), (c, 1), shape))
+    target = View.dense(site.address(out), site.element(out), shape)
+    second = elementwise("add(mul(x0,x1),x2)", views, target, shape, saturate=site.options.saturate)
+    second.keep.append(middle)
+    return [first, second]
+
+
+def plan_reduction(site: Site) -> list[Call]:
+    """Reductions over any axes, and the index of an extreme along one."""
+    x, out = _plain(site), site.output()
+    shape, attrs = x.desc.origin_shape, site.kernel.attrs
+    axes = reduced_axes(len(shape), attrs) if "axes" in attrs else (normal_axis(attrs["dimension"], len(shape)),)
+    source = View.dense(site.address(x), site.element(x), shape)
+    operation, target = REDUCTIONS[site.kernel.op_type], (site.address(out), site.element(out))
+    try:
+        return [reduce(operation, source, shape, axes, *target, saturate=site.options.saturate)]
+    except ValueError as error:
+        raise NoFastKernel(str(error)) from None
+
+
+def _normed(site: Site, x: Operand, view: tuple[int, int], rms: bool) -> list[Call]:
+    gamma = site.input(1)
+    beta = site.input(2) if site.has(2) else None
+    if beta is not None and beta.desc.dtype is not gamma.desc.dtype:
+        raise NoFastKernel("gamma and beta of different types")
+    rows = RowShape.axis(view, 1, *_sides(site, x))
+    call = layer_norm(
+        *rows,
+        site.address(gamma),
+        0 if beta is None else site.address(beta),
+        site.element(gamma),
+        site.kernel.attrs["epsilon"],
+        rms=rms,
+        saturate=site.options.saturate,
+    )
+    return [call]
+
+
+def _plain(site: Site) -> Operand:
+    """Operand 0. Raises NoFastKernel for blocked layouts or a fused chain."""
+    x, out = site.input(0), site.output()
+    if not (x.desc.is_plain and out.desc.is_plain):
+        raise NoFastKernel(f"{site.kernel.op_type} on {x.desc.format.name}")
+    if site.kernel.fused:
+        raise NoFastKernel(f"{site.kernel.op_type} with a fused chain")
+    return x
+
+
+def _sides(site: Site, x: Operand) -> tuple[tuple[int, str], tuple[int, str]]:
+    out = site.output()
+    return (site.address(x), site.element(x)), (site.address(out), site.element(out))
