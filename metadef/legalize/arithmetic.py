@@ -12,8 +12,8 @@ from metadef.graph import Tensor
 from metadef.legalize.table import Step, Unmapped, rule
 
 _SAME = (
-    "Abs Add Ceil Cos Equal Erf Exp Floor Greater HardSwish Less Log Mish Mul Neg Reciprocal Relu Round Sigmoid Sign Sin "
-    "Softplus Softsign Sqrt Sub Tanh"
+    "Abs Add Ceil Cos Equal Erf Exp Floor Greater HardSwish Less Log Mish Mul Neg Reciprocal Relu Round Sigmoid Sign "
+    "Sin Softplus Softsign Sqrt Sub Tanh"
 )
 _RENAMED = {
     "And": "LogicalAnd",

@@ -1,8 +1,8 @@
 """The table of legalisation rules, and what a rule works with.
 
 A rule is a function of a :class:`Step`; it adds Ascend nodes and returns the tensors that stand for the source node's
-results. It is found by (domain, type, opset range) and may refuse with :class:`Unmapped`: the node then stays a framework
-node.
+results. It is found by (domain, type, opset range) and may refuse with :class:`Unmapped`: the node then stays a
+framework node.
 """
 
 from __future__ import annotations
