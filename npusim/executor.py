@@ -1,9 +1,9 @@
 """Runs a task table: the one compiled loop, its resident worker threads, its scratch memory and its status word.
 
-A table is an int64 array of rows (kernel address, parts, descriptor address); `npusim.kernels` makes the rows. Tasks run
-in table order, the parts of a task are shared out among the threads as they become free. Which elements a part computes
-depends on shapes alone, so results are bitwise equal at any thread count. The loop is entered through ctypes, which
-drops the GIL; it comes back to Python after bounded stretches so that Ctrl-C is seen between tasks.
+A table is an int64 array of rows (kernel address, parts, descriptor address); `npusim.kernels` makes the rows. Tasks
+run in table order, the parts of a task are shared out among the threads as they become free. Which elements a part
+computes depends on shapes alone, so results are bitwise equal at any thread count. The loop is entered through ctypes,
+which drops the GIL; it comes back to Python after bounded stretches so that Ctrl-C is seen between tasks.
 """
 
 from __future__ import annotations

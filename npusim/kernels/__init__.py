@@ -1,9 +1,10 @@
 """The CPU kernels: everything that computes numbers fast, on plain addresses, knowing nothing of the compiler.
 
-A builder describes one task as a `Call` (kernel name, parts, descriptor, what must stay alive); `desc.task_table(calls)`
-turns calls into the int64 [n, 3] table that `npusim.executor.Executor(threads).run(table)` executes. Kernels are generated
-as LLVM IR on first use and kept as object code (`store`). dtypes are the strings f16 f32 i8 u8 i16 i32 i64 b8; addresses
-are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store; `saturate=True` is the 310P overflow rule.
+A builder describes one task as a `Call` (kernel name, parts, descriptor, what must stay alive);
+`desc.task_table(calls)` turns calls into the int64 [n, 3] table that `npusim.executor.Executor(threads).run(table)`
+executes. Kernels are generated as LLVM IR on first use and kept as object code (`store`). dtypes are the strings f16
+f32 i8 u8 i16 i32 i64 b8; addresses are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store;
+`saturate=True` is the 310P overflow rule.
 
     conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
     conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups, depthwise
@@ -17,16 +18,18 @@ are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store; `sa
     pool.pool2d(shape, "max" | "avg", x, out, dtype, saturate=False) -> Call                   global: kernel = (h, w)
     elementwise.View(address, dtype, strides) / View.dense(address, dtype, shape, onto=None)   broadcasts to `onto`
     elementwise.elementwise(expression, inputs, out: View, shape, parameters=(), saturate=False) -> Call
-        expressions: relu(add(x0,x1)), clip(x0,p0,p1), where(x0,x1,x2), less(x0,x1), cast = x0; list: expressions.functions()
+        relu(add(x0,x1)), clip(x0,p0,p1), where(x0,x1,x2), less(x0,x1), cast = x0; list: expressions.functions()
     rows.RowShape.axis(shape, axis, (source, dtype), (target, dtype)) / .nz(batch, m, n, stored rows, c0, …) -> 3-tuple
     rows.softmax(*that, log=False, saturate=False) -> Call
     rows.layer_norm(*that, gamma, beta, parameter dtype, epsilon, rms=False, saturate=False) -> Call
     reduce.reduce("sum" | "mean" | "max" | "min" | "prod" | …, source: View, shape, axes, out, out dtype) -> Call
-    move.copy(element bytes, source, source strides, target, target strides, shape) -> Call    transpose, slice, concat, pad
+    move.copy(element bytes, source, source strides, target, target strides, shape) -> Call
+        transpose, slice, concat and pad (one Call a piece)
     move.fill(numpy scalar, target, target strides, shape) -> Call
     move.gather(data, axis_size, outer, inner_bytes, indices, index dtype, count, out, index_groups=1) -> Call
     transdata.Plain.nchw / .nhwc / .matrix(address, dtype, shape)
-    transdata.to_blocked(plain, target, dtype, c0, stored_pixels=None, saturate=False) -> Call  zero pads lanes and pixels
+    transdata.to_blocked(plain, target, dtype, c0, stored_pixels=None, saturate=False) -> Call
+        pads lanes and pixels with zeros
     transdata.from_blocked(source, dtype, c0, plain, stored_pixels=None, saturate=False) -> Call
 
 Bytes of a Call are read when it runs: an address that changes needs a new Call (or its descriptor fields patched).

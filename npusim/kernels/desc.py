@@ -1,4 +1,4 @@
-"""What every kernel builder returns: a `Call`, one future row of the task table, with everything its descriptor points to.
+"""What every kernel builder returns: a `Call`, one future row of the task table, with all its descriptor points to.
 
 A descriptor is an int64 array; field 0 is always the scratch memory in bytes that a thread needs for one part. Other
 fields are addresses, sizes, strides in bytes, or a float32 in the low half. `task_table` turns calls into the table the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Call:
         return kernel_address(self.kernel), self.parts, self.desc.ctypes.data
 
 
-def call(kernel: str, parts: int, scratch_bytes: int, fields: Sequence[int | float | np.ndarray]) -> Call:
+def call(kernel: str, parts: int, scratch_bytes: int, fields: Sequence[Any]) -> Call:
     """Build a Call: ints are stored as they are, floats as float32 bits, arrays by address (and kept alive)."""
     values = [int(scratch_bytes)]
     keep: list[object] = []
@@ -51,8 +52,10 @@ def call(kernel: str, parts: int, scratch_bytes: int, fields: Sequence[int | flo
             values.append(value.ctypes.data)
         elif isinstance(value, float):
             values.append(float_bits(value))
-        else:
+        elif isinstance(value, (int, np.integer)):
             values.append(int(value))
+        else:
+            raise TypeError(f"a descriptor field is an int, a float or an array, not {type(value).__name__}")
     return Call(kernel, int(parts), np.array(values, np.int64), keep)
 
 

@@ -1,7 +1,8 @@
 """Elementwise kernels: any expression over broadcast, strided operands, one rounding at the store.
 
-`elementwise` describes one as a Call. Operands are byte-strided views over a common shape of up to six dimensions (stride
-0 broadcasts); dimensions that lie together are merged first. Writing over an operand of the same layout is allowed.
+`elementwise` describes one as a Call. Operands are byte-strided views over a common shape of up to six dimensions
+(stride 0 broadcasts); dimensions that lie together are merged first. Writing over an operand of the same layout is
+allowed.
 Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` (see npusim.kernels.expressions).
 """
 

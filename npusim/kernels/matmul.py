@@ -1,8 +1,8 @@
 """Matrix products [M, K] x [K, N] over row-major (ND) or FRACTAL_NZ operands, either transposed, in batches.
 
 `matmul` describes a product as Calls: one when B is constant and packed at load (`pack_matmul`), two when B is computed
-at run time (a packing task, then the product). A part widens a band of rows of A to fp32 in scratch and runs the register
-tiles of npusim.kernels.panels; sums run over K in order, as a 1x1 convolution's do.
+at run time (a packing task, then the product). A part widens a band of rows of A to fp32 in scratch and runs the
+register tiles of npusim.kernels.panels; sums run over K in order, as a 1x1 convolution's do.
 Kernel names: `matmul:<A dtype>:<output dtype>`, `packb:<dtype>:<vectors>`.
 """
 
@@ -87,7 +87,7 @@ class PackedB:
 
 @dataclass(frozen=True)
 class Batch:
-    """Byte offsets of every product of a batch: A, B (source) and output."""
+    """Products of a batch: byte offsets of A and output, number of the packed B."""
 
     a: Sequence[int] = (0,)
     b: Sequence[int] = (0,)
@@ -135,8 +135,8 @@ def matmul(
 ) -> Call:
     """Call of out[M, N] = epilogue(A[M, K] B + bias). `bias` is a constant fp32 vector of N.
 
-    Batches of a constant B use one packed matrix after the other, in the order of `batch.b` indices: `batch.b[i]` is the
-    number of the packed matrix product i uses. The residual of the epilogue is laid out like the output, batch included.
+    `batch.a` and `batch.out` are byte offsets; `batch.b[i]` is the number of the packed matrix that product i uses. The
+    residual of the epilogue is laid out like the output, batch included.
     In FRACTAL_NZ output, lanes beyond N are zeros up to a whole C0 and rows beyond M are left alone.
     """
     many = batch or Batch()

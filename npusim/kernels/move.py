@@ -1,7 +1,7 @@
 """Movement without arithmetic: strided copies (transpose, slice, concat, pad, broadcast, fill) and gathers.
 
-`copy` moves a box of up to eight dimensions between two byte-strided layouts, `fill` writes one element pattern, `gather`
-picks slices by an index tensor along one axis and reports an index out of range through the status word.
+`copy` moves a box of up to eight dimensions between two byte-strided layouts, `fill` writes one element pattern,
+`gather` picks slices by an index tensor along one axis and reports an index out of range through the status word.
 Kernel names: `copy:<element bytes>`, `gather:<i32|i64>`.
 """
 

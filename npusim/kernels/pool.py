@@ -1,8 +1,8 @@
 """Max and average pooling on NC1HWC0, global pooling included.
 
-`pool2d` describes one as a Call. Which input rows and columns an output reads, and by what an average is divided, stands
-in tables made by the builder, so padding, dilation, ceil mode and count_include_pad cost the kernel nothing. Sums run
-over rows, then columns, in fp32; a maximum lets NaN through as numpy.maximum does.
+`pool2d` describes one as a Call. Which input rows and columns an output reads, and by what an average is divided,
+stands in tables made by the builder, so padding, dilation, ceil mode and count_include_pad cost the kernel nothing.
+Sums run over rows, then columns, in fp32; a maximum lets NaN through as numpy.maximum does.
 Kernel names: `pool:<dtype>:<C0>:<max|avg>`.
 """
 

@@ -56,23 +56,28 @@ def kernel_address(name: str) -> int:
     """
     address = _addresses.get(name)
     if address is None:
-        with _lock:
-            address = _addresses.get(name)
-            if address is None:
-                address = _addresses[name] = _load(name, _object_code(name))
+        prepare([name])
+        address = _addresses[name]
     return address
 
 
 def prepare(names: Iterable[str]) -> None:
     """Make a set of kernels ready, reporting each compilation to the progress hook as (name, index, count)."""
-    missing = [n for n in dict.fromkeys(names) if n not in _addresses]
-    cold = [n for n in missing if _read(_path(n)) is None]
-    for index, name in enumerate(cold):
-        if _progress is not None:
-            _progress(name, index, len(cold))
-        kernel_address(name)
-    for name in missing:
-        kernel_address(name)
+    wanted = [n for n in dict.fromkeys(names) if n not in _addresses]
+    if not wanted:
+        return
+    with _lock:
+        missing = [n for n in wanted if n not in _addresses]
+        if not missing:
+            return
+        code = {n: _read(_path(n)) for n in missing}
+        cold = [n for n in missing if code[n] is None]
+        for index, name in enumerate(cold):
+            if _progress is not None:
+                _progress(name, index, len(cold))
+            code[name] = object_code(name, host())
+            _write(_path(name), code[name] or b"")
+        _addresses.update(_load({n: c for n, c in code.items() if c is not None}))
 
 
 def warm(names: Iterable[str] | None = None) -> int:
@@ -188,15 +193,6 @@ def _path(name: str) -> Path:
     return cache_directory() / (symbol(name) + ".o")
 
 
-def _object_code(name: str) -> bytes:
-    path = _path(name)
-    code = _read(path)
-    if code is None:
-        code = object_code(name, host())
-        _write(path, code)
-    return code
-
-
 def _read(path: Path) -> bytes | None:
     """Contents of an object file, or None where it is absent or damaged (it is then rebuilt)."""
     try:
@@ -224,20 +220,22 @@ def _write(path: Path, code: bytes) -> None:
                 os.unlink(temporary)
 
 
-def _load(name: str, code: bytes) -> int:
+def _load(code: dict[str, bytes]) -> dict[str, int]:
+    """Link object files into the process; addresses by kernel name."""
     import llvmlite.binding as llvm
 
-    target_machine(host())
-    # An execution engine owns its target machine, so each gets a new one.
     cpu = host()
-    machine = llvm.Target.from_triple(cpu.triple).create_target_machine(
-        cpu=cpu.name, features=cpu.features, opt=0, jit=True
-    )
+    _initialise_llvm(True)
+    # An execution engine owns its target machine, so it gets one of its own.
+    target = llvm.Target.from_triple(cpu.triple)
+    machine = target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=0, jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    for data in code.values():
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
-    address = engine.get_function_address(symbol(name))
-    if not address:
-        raise RuntimeError(f"object code of kernel {name!r} lacks its entry symbol")
+    addresses = {name: int(engine.get_function_address(symbol(name))) for name in code}
+    lacking = [name for name, address in addresses.items() if not address]
+    if lacking:
+        raise RuntimeError(f"object code lacks the entry symbol of {', '.join(lacking)}")
     _engines.append(engine)
-    return int(address)
+    return addresses

@@ -6,8 +6,8 @@ and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of ta
 products differ only in tables. Sums start from the bias and run over taps, then over the channels of a tap, one fused
 multiply-add each: the order does not depend on the tile's shape.
 
-Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>`; with 0 channels per tap
-the tile is depthwise: a tap multiplies each of 16 channels by its own weight.
+Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>`; with 0 channels per
+tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] out (fp32 buffer
 [pixels][vectors*16])  [6] pitch between segments in bytes.

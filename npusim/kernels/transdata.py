@@ -1,8 +1,8 @@
 """Layout changes between plain tensors (NCHW, NHWC, ND) and blocked ones (NC1HWC0, FRACTAL_NZ).
 
-Both sides are seen as [batch][channel][pixel]: in NCHW pixels lie together, in NHWC and in the rows of a matrix channels
-do, and the blocked side keeps C0 channels of a pixel together. One pass moves, pads with zeros and, where the dtypes
-differ, converts between fp16 and fp32. `to_blocked` and `from_blocked` describe the task as a Call.
+Both sides are seen as [batch][channel][pixel]: in NCHW pixels lie together, in NHWC and in the rows of a matrix
+channels do, and the blocked side keeps C0 channels of a pixel together. One pass moves, pads with zeros and, where the
+dtypes differ, converts between fp16 and fp32. `to_blocked` and `from_blocked` describe the task as a Call.
 Kernel names: `transdata:<source dtype>:<target dtype>:<C0>:<to|from>`; without conversion only the element size counts.
 """
 
@@ -216,9 +216,9 @@ class _Tile:
                 for p, column in enumerate(transposed(k, rows)):
                     with k.when(self.stored > p):
                         self._put(column, self.packed + p * self.pitch)
-            with straight, k.loop(self.stored) as p:
-                count = k.select(p < self.pixels, self.channels, 0)
-                self._put(self._gather(self.flat + p * self.pp, count, self.pc), self.packed + p * self.pitch)
+            with straight, k.loop(self.stored) as pixel:
+                count = k.select(pixel < self.pixels, self.channels, 0)
+                self._put(self._gather(self.flat + pixel * self.pp, count, self.pc), self.packed + pixel * self.pitch)
 
     def from_blocked(self) -> None:
         k = self.k
@@ -235,9 +235,9 @@ class _Tile:
                 for c, line in enumerate(transposed(k, rows)[: self.lanes]):
                     with k.when(self.channels > c):
                         self._scatter(line, self.flat + c * self.pc, self.pixels, self.pp)
-            with straight, k.loop(self.pixels) as p:
-                line = self._wide(self.mover.load(self.packed + p * self.pitch, self.lanes))
-                self._scatter(line, self.flat + p * self.pp, self.channels, self.pc)
+            with straight, k.loop(self.pixels) as pixel:
+                line = self._wide(self.mover.load(self.packed + pixel * self.pitch, self.lanes))
+                self._scatter(line, self.flat + pixel * self.pp, self.channels, self.pc)
 
     def _wide(self, x: Val) -> Val:
         return x if self.lanes == _TILE else self.k.join(x, self.mover.zero(self.lanes))

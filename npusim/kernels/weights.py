@@ -1,8 +1,8 @@
 """Packs constant weights into the order the register tiles read: units of output channels, taps, channels of a tap.
 
-Layout: for each unit of `16 * vectors` output channels `[taps][tap channels][16 * vectors]`, then the groups left over as
-units of 16. A tap is one (16-channel group, kernel row, kernel column), or a whole kernel row of the narrow first-layer
-form. The accumulation order of every product follows from it: channel group, kernel row, kernel column, channel.
+Layout: for each unit of `16 * vectors` output channels `[taps][tap channels][16 * vectors]`, then the groups left over
+as units of 16. A tap is one (16-channel group, kernel row, kernel column), or a whole kernel row of the narrow
+first-layer form. The accumulation order follows from it: channel group, kernel row, kernel column, channel.
 """
 
 from __future__ import annotations

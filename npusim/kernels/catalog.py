@@ -1,0 +1,47 @@
+"""The kernels a common network needs, for `store.warm`: names only, each compiled in a fraction of a second."""
+
+from __future__ import annotations
+
+from npusim.kernels.cpu import host
+from npusim.kernels.tiles import tile_name
+
+_UNARY = ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "erf", "gelu", "silu")
+_MORE_UNARY = ("hardswish", "floor", "ceil", "round")
+_BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
+
+
+def tile_kernels() -> list[str]:
+    """Register tiles of ordinary convolutions and matrix products on this CPU."""
+    cpu = host()
+    lengths = [n for n in range(1, cpu.tile_rows + 1) if n <= 4 or n % 2 == 0]
+    shapes = [(1, n) for n in lengths]
+    if cpu.tile_rows >= 14:
+        shapes += [(2, 7), (3, 4)]
+    return [
+        tile_name(weights, cpu.panel // 16, segments, length, 16, 64)
+        for weights in ("f16", "f32")
+        for segments, length in shapes
+    ]
+
+
+def common_kernels() -> list[str]:
+    """Every kernel `store.warm` compiles."""
+    names = ["exec:main", "exec:worker", *tile_kernels()]
+    for dtype in ("f16", "f32"):
+        names += [f"conv:{dtype}:{dtype}:{kind}" for kind in ("dense", "narrow", "depthwise")]
+        names += [f"matmul:{dtype}:{dtype}", f"packb:{dtype}:{host().panel // 16}"]
+        names += [f"pool:{dtype}:{c0}:{kind}" for c0 in (8, 16) for kind in ("max", "avg")]
+        names += [f"softmax:{dtype}:{dtype}:plain", f"softmax:{dtype}:{dtype}:log"]
+        names += [f"layernorm:{dtype}:{dtype}:{dtype}:layer"]
+        names += [f"map:{dtype}:{dtype}:{name}(x0)" for name in (*_UNARY, *_MORE_UNARY)]
+        names += [f"map:{dtype},{dtype}:{dtype}:{name}(x0,x1)" for name in _BINARY]
+        names += [f"map:{dtype},{dtype}:{dtype}:relu(add(x0,x1))", f"map:{dtype}:{dtype}:clip(x0,p0,p1)"]
+        names += [
+            f"reduce:{dtype}:{dtype}:{op}:{mode}" for op in ("sum", "mean", "max") for mode in ("along", "across")
+        ]
+        other = "f32" if dtype == "f16" else "f16"
+        names += [f"map:{dtype}:{other}:x0"]
+        for c0 in (8, 16):
+            names += [f"transdata:{dtype}:{other}:{c0}:{way}" for way in ("to", "from")]
+    names += [f"transdata:{raw}:{raw}:{c0}:{way}" for raw in ("i16", "i32") for c0 in (8, 16) for way in ("to", "from")]
+    return [*names, *(f"copy:{size}" for size in (1, 2, 4, 8)), "gather:i64", "gather:i32"]
