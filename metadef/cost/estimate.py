@@ -107,14 +107,18 @@ def _loads(
     b_bytes = b_images * b_all * b_times
     cycles: Array = 0.0
     share = np.minimum(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
-    for amount, name, rows in ((a_bytes, view.a_path, tiles.m0), (b_bytes, view.b_path, tiles.k1)):
+    same = target.value("alignment.same_line_l1") - 1
+    a_side = (a_bytes, view.a_path, tiles.m0, tiles.split_n)
+    b_side = (b_bytes, view.b_path, tiles.k1, np.multiply(tiles.split_m, tiles.split_batch if view.shared_b else 1))
+    for amount, name, rows, readers in (a_side, b_side):
         path = target.path(name)
-        rate = np.minimum(share, path.sustained_bytes_per_cycle)
+        rate = np.minimum(share / (1 + same * (1 - 1 / readers)), path.sustained_bytes_per_cycle)
         block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
         issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
         cycles = cycles + amount * np.maximum(1 / rate, issue / block)
     unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * size) + view.k * view.n * size
-    cycles = np.maximum(cycles, unique / target.hbm_bytes_per_cycle / _ceil(tiles.pieces, target.cube_cores))
+    memory = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_bytes_per_cycle") * cores)
+    cycles = np.maximum(cycles, unique / memory / _ceil(tiles.pieces, target.cube_cores))
     latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
     return cycles, latency + (a_tile + b_tile) / blocks / share
 
@@ -157,7 +161,7 @@ def vector_tile_cycles(
     load = load_path.latency_cycles + np.divide(loads_bytes, np.minimum(share, load_path.bytes_per_cycle))
     work = np.asarray(repeat_cycles) + np.multiply(calls, target.value("vector.dependent_call_cycles"))
     store = store_path.latency_cycles + np.divide(stores_bytes, np.minimum(share, store_path.sustained_bytes_per_cycle))
-    loop = target.value("sync.tile_cycles")
+    loop = 3 * target.value("sync.handoff_cycles")
     first = load + work + store
     hidden = np.maximum(np.maximum(load - load_path.latency_cycles, work), store - store_path.latency_cycles)
     overlapped = first + (np.asarray(tiles) - 1) * np.maximum(hidden, loop)

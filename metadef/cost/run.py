@@ -1,0 +1,151 @@
+"""Running streams: cycles of a core with their breakdown, and of a kernel with launch, waves and imbalance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from metadef.cost import engine
+from metadef.cost.estimate import launch_cycles
+from metadef.cost.streams import WARM, CoreStream, MemoryState, kernel_streams
+from metadef.error import ContractError
+from metadef.format import ceil_div
+from metadef.kernel import CubeTile, Kernel
+from metadef.target import Target
+
+
+@dataclass(frozen=True)
+class CoreRun:
+    """What a core did. ``why`` splits ``cycles`` by resource (names of ``engine.RESOURCES``), and adds up to them.
+
+    ``busy`` are cycles per pipe, ``moved`` bytes per path, ``l2_bytes``/``hbm_bytes`` what passed the shared ports;
+    ``intervals`` holds (start, end) of the first instructions if they were asked for, ``rows`` the instructions.
+    """
+
+    cycles: int
+    why: dict[str, int]
+    busy: dict[str, int]
+    moved: dict[str, int]
+    l2_bytes: int
+    hbm_bytes: int
+    intervals: np.ndarray = field(repr=False, default_factory=lambda: np.zeros((0, 2), np.int64))
+    rows: np.ndarray = field(repr=False, default_factory=lambda: np.zeros((0, engine.N_FIELDS), np.int64))
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A kernel on the chip: the fullest core decides; ``mean_cycles`` is what an average core takes (both without
+    launch). ``waves`` is how many pieces a core runs one after another."""
+
+    core: CoreRun
+    mean_cycles: int
+    waves: int
+    cores: int
+    launch_cycles: int
+    moved: dict[str, int]
+    hbm_bytes: int
+    l2_bytes: int
+
+    @property
+    def cycles(self) -> int:
+        return self.waves * self.core.cycles + self.launch_cycles
+
+
+def run_stream(stream: CoreStream, target: Target, cores: int, *, keep: int = 0) -> CoreRun:
+    """Execute a stream while ``cores`` cores share L2 and memory; ``keep`` instructions are recorded with their times.
+
+    Raises:
+        ContractError: flags are not paired.
+    """
+    sustained = [target.paths[name].sustained_bytes_per_cycle if name in target.paths else 1.0 for name in engine.PATHS]
+    shares = bandwidth_shares(target, cores)
+    names = ("sync.flag_cycles", "sync.handoff_cycles", "sync.scalar_issue_cycles")
+    flag, handoff, issue = (int(target.value(name)) for name in names)
+    core = engine.new_core(stream.events, np.asarray(sustained), shares, (flag, handoff, issue))
+    intervals, rows, kept = np.zeros((keep, 2), np.int64), [], 0
+    for batch in stream.batches():
+        part = intervals[kept:]
+        status = engine.execute(core, batch, len(batch), part)
+        if status != engine.OK:
+            fault = {engine.FLAG_OVERFLOW: "a flag is set too often", engine.FLAG_UNDERFLOW: "a flag is never set"}
+            raise ContractError(f"instruction stream: {fault[status]}")
+        if kept < keep:
+            rows.append(batch[: keep - kept].copy())
+            kept = min(keep, kept + len(batch))
+    if np.any(core.flag_count[:, 0] != core.flag_count[:, 1]):
+        raise ContractError("instruction stream: a flag is set and never waited for")
+    return CoreRun(
+        int(core.clock[1]),
+        {name: int(core.end_why[index]) for index, name in enumerate(engine.RESOURCES) if core.end_why[index]},
+        {name: int(core.busy[index]) for index, name in enumerate(engine.PIPES) if core.busy[index]},
+        {name: int(core.moved[index]) for index, name in enumerate(engine.PATHS) if core.moved[index]},
+        int(core.moved[engine.NO_PATH + 1]),
+        int(core.moved[engine.NO_PATH + 2]),
+        intervals[:kept],
+        np.concatenate(rows) if rows else np.zeros((0, engine.N_FIELDS), np.int64),
+    )
+
+
+def bandwidth_shares(target: Target, cores: int) -> tuple[float, float]:
+    """(L2, memory) bytes per cycle that one of ``cores`` working cores gets, its own limit included."""
+    l2 = min(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
+    dram = min(target.value("memory.dram_core_bytes_per_cycle"), target.hbm_bytes_per_cycle / cores)
+    return float(l2), float(dram)
+
+
+def run_kernel(
+    kernel: Kernel, target: Target, memory: MemoryState = WARM, *, protocol: str = "graph", keep: int = 0
+) -> KernelRun:
+    """Simulate the fullest and the emptiest core and put the chip together.
+
+    Raises:
+        ContractError: no tile, or flags not paired. TargetError: the chip lacks what the kernel uses.
+    """
+    on_cube = isinstance(kernel.tile, CubeTile)
+    cores = min(kernel.block_dim, target.cores(on_cube))
+    fullest = kernel_streams(kernel, target, memory)
+    assert fullest is not None
+    core = run_stream(fullest, target, cores, keep=keep)
+    least = kernel_streams(kernel, target, memory, smallest=True)
+    mean, total = core.cycles, kernel.block_dim
+    moved = {name: count * total for name, count in core.moved.items()}
+    hbm, l2 = core.hbm_bytes * total, core.l2_bytes * total
+    waves = ceil_div(kernel.block_dim, cores)
+    share = 1.0
+    if least is not None:
+        light = run_stream(least, target, cores)
+        share = heavy_share(kernel, target)
+        mean = round(core.cycles * share + light.cycles * (1 - share))
+
+        def mix(full: int, small: int) -> int:
+            return round(total * (full * share + small * (1 - share)))
+
+        moved = {name: mix(count, light.moved.get(name, 0)) for name, count in core.moved.items()}
+        hbm, l2 = mix(core.hbm_bytes, light.hbm_bytes), mix(core.l2_bytes, light.l2_bytes)
+    mean = min(core.cycles * waves, round(mean * kernel.block_dim / cores))
+    launch = int(launch_cycles(target, cores, protocol))
+    return KernelRun(core, mean, waves, cores, launch, moved, hbm, l2)
+
+
+def heavy_share(kernel: Kernel, target: Target) -> float:
+    """The share of pieces that have the full size; the others are taken to be as small as the smallest."""
+    from metadef.cost.cube_view import CubeView, piece_of
+    from metadef.cost.vector_view import VectorView
+
+    if not isinstance(kernel.tile, CubeTile):
+        units = VectorView.of(kernel, target).units
+        remainder = units % kernel.block_dim
+        return remainder / kernel.block_dim if units >= kernel.block_dim else units / kernel.block_dim
+    view, tile = CubeView.of(kernel, target), kernel.tile
+    piece = piece_of(view, tile)
+    share = 1.0
+    sizes = ((view.batch, piece.batch, tile.split_batch), (view.m, piece.m, tile.split_m))
+    for whole, part, split in (*sizes, (view.n, piece.n, tile.split_n), (view.k, piece.k, tile.split_k)):
+        share *= min(whole // part, split) / split
+    return share
+
+
+def kernel_cost(kernel: Kernel, target: Target, memory: MemoryState = WARM) -> int:
+    """Cycles of a task, launch included, with operands in L2: what choices between kernels are made by."""
+    return run_kernel(kernel, target, memory).cycles

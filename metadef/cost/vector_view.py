@@ -1,0 +1,330 @@
+"""A vector kernel as units: what each unit loads, computes and stores.
+
+Units are those of :class:`metadef.kernel.VectorTile`; every operand and the work are shared out evenly over them.
+The instruction list comes from the operator's :class:`metadef.op.VectorWork`, with the casts of a computation in fp32
+and the fused operators added; layout changes and windows state the moves that they are made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from metadef.dtype import DType
+from metadef.format import BLOCK_BYTES, TensorDesc
+from metadef.kernel import Kernel, VectorTile
+from metadef.op import CostClass, VectorWork, get_op
+from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
+from metadef.target import Target
+
+REPEAT_BYTES = 256
+_TWO_SOURCES = frozenset(
+    {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An operand on its way. ``total_bytes`` moves over all cores; ``pieces`` rows of it, ``pitch`` bytes apart.
+
+    ``pieces`` 0 means that a tile is one run; ``once`` that every core loads the whole operand, one time.
+    """
+
+    port: int
+    total_bytes: float
+    pieces: float = 0.0
+    pitch: int = 0
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """An instruction: ``repeats`` over all units, or ``bytes`` rounded to repeats per tile; calls per tile and in all.
+
+    ``scalar_cycles`` is work of the scalar unit in place of repeats; ``odd_cycles`` what odd rows add, over all units.
+    """
+
+    mnemonic: str
+    width: int
+    bytes: float = 0.0
+    repeats: float = 0.0
+    calls: float = 1.0
+    all_calls: float = 0.0
+    scalar_cycles: float = 0.0
+    cycles_per_repeat: float = 0.0
+    odd_cycles: float = 0.0
+    two_sources: bool = False
+
+
+@dataclass(frozen=True)
+class VectorView:
+    """All streams and instructions of a kernel; ``rows`` is the number of rows of a row kernel (0: flat)."""
+
+    units: int
+    unit_elements: int
+    loads: tuple[Stream, ...]
+    stores: tuple[Stream, ...]
+    work: tuple[Work, ...]
+    rows: int = 0
+    row_bytes: int = 0
+    macs: int = 0
+    flops: int = field(default=0)
+
+    @classmethod
+    def of(cls, kernel: Kernel, target: Target) -> VectorView:
+        """From any kernel of the vector engine.
+
+        Raises:
+            TargetError: the instruction list names an instruction that the target lacks.
+        """
+        opdef = get_op(kernel.op_type)
+        build = {
+            CostClass.SOFTMAX: _row_kernel,
+            CostClass.NORM: _row_kernel,
+            CostClass.REDUCE: _row_kernel,
+            CostClass.POOL: _pool_kernel,
+            CostClass.MOVE: _move_kernel,
+            CostClass.GATHER: _gather_kernel,
+        }.get(opdef.cost, _flat_kernel)
+        return build(kernel, opdef.work, target)
+
+    def as_tile(self, target: Target) -> VectorTile:
+        """A tile for kernels that carry none: units dealt so that two copies of all operands fill UB."""
+        moved = sum(item.total_bytes for item in (*self.loads, *self.stores) if not item.once)
+        room = target.buffer_bytes["UB"] // 2
+        per_unit = max(moved / self.units, 1.0)
+        return VectorTile(self.units, self.unit_elements, max(1, min(self.units, int(room // per_unit))))
+
+
+def compute_width(dtype: DType, work: VectorWork) -> int:
+    """Bytes of an element inside the vector unit."""
+    return 4 if work.computes_fp32 and dtype.bytes < 4 else max(dtype.bytes, 2)
+
+
+def _stored_elements(desc: TensorDesc) -> int:
+    return prod(desc.shape)
+
+
+def _units(kernel: Kernel, elements: int) -> tuple[int, int]:
+    """Units and elements of one: the tile's, else 32-byte blocks of the result."""
+    if isinstance(kernel.tile, VectorTile):
+        return max(kernel.tile.units, 1), max(kernel.tile.unit_elements, 1)
+    block = BLOCK_BYTES // kernel.outputs[0].dtype.bytes
+    return max(ceil(elements / block), 1), block
+
+
+def _flat_streams(kernel: Kernel) -> tuple[list[Stream], list[Stream]]:
+    """Operands of an element-wise kernel: full ones stream, small ones stay, leading broadcasts are read again."""
+    full = _stored_elements(kernel.outputs[0])
+    loads = []
+    for port, desc in enumerate(kernel.inputs):
+        if desc is None:
+            continue
+        elements = _stored_elements(desc)
+        if elements < full and desc.payload_bytes <= 32768:
+            loads.append(Stream(port, desc.payload_bytes, once=True))
+        elif elements < full and desc.shape[-1:] == kernel.outputs[0].shape[-1:]:
+            loads.append(Stream(port, full * desc.dtype.bytes))
+        else:
+            loads.append(Stream(port, desc.payload_bytes))
+    stores = [Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs)]
+    return loads, stores
+
+
+def _casts(kernel: Kernel, work: VectorWork) -> int:
+    """Conversions around a computation in fp32: one per 16-bit full operand and result."""
+    if not work.computes_fp32:
+        return 0
+    full = _stored_elements(kernel.outputs[0])
+    narrow = [desc for desc in kernel.inputs if desc is not None and desc.dtype.bytes == 2]
+    return sum(_stored_elements(desc) >= full for desc in narrow) + sum(
+        desc.dtype.bytes == 2 for desc in kernel.outputs
+    )
+
+
+def _instructions(kernel: Kernel, work: VectorWork) -> tuple[list[str], int]:
+    """Mnemonics that run once per repeat, fused operators and casts included, and the computed width in bytes."""
+    first = next(desc for desc in kernel.inputs if desc is not None)
+    widths = [compute_width(max(first.dtype, kernel.outputs[0].dtype, key=lambda item: item.bits), work)]
+    names = list(work.per_repeat)
+    if kernel.op_type == "AccumulateNV2":
+        own = len(kernel.inputs) - sum(item.operand is not None for item in kernel.fused)
+        names *= max(own - 1, 1)
+    for item in kernel.fused:
+        extra = get_op(item.op_type).work
+        names += extra.per_repeat
+        widths.append(compute_width(first.dtype, extra))
+    width = max(widths)
+    casts = _casts(kernel, work)
+    if not casts and width == 4 and first.dtype.bytes == 2 and kernel.op_type != "Cast":
+        casts = 2
+    return [*names, *["cast"] * casts], width
+
+
+def _flat_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    elements = _stored_elements(kernel.outputs[0])
+    units, unit_elements = _units(kernel, elements)
+    names, width = _instructions(kernel, work)
+    loads, stores = _flat_streams(kernel)
+    listed = [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
+    listed += [Work(name, width, repeats=0.0, all_calls=1.0) for name in work.per_row]
+    return VectorView(
+        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
+    )
+
+
+def _row_shape(kernel: Kernel) -> tuple[int, int, int]:
+    """(rows, elements of a row, elements that lie together): rows of the reduced extent; inner > 1 if not the last."""
+    x = next(desc for desc in kernel.inputs if desc is not None)
+    shape = x.shape
+    rank = len(shape)
+    if "axes" in kernel.attrs:
+        axes = normal_axes(kernel.attrs["axes"], rank) or tuple(range(rank))
+    elif "begin_norm_axis" in kernel.attrs:
+        axes = tuple(range(normal_axis(kernel.attrs["begin_norm_axis"], rank), rank))
+    elif kernel.op_type == "InstanceNorm":
+        axes = tuple(range(2, rank))
+    else:
+        gamma = kernel.inputs[1] if len(kernel.inputs) > 1 else None
+        axes = tuple(range(rank - (len(gamma.shape) if gamma is not None else 1), rank))
+    inner = prod(shape[max(axes, default=-1) + 1 :])
+    length = prod(shape[axis] for axis in axes)
+    return max(prod(shape) // max(length * inner, 1), 1), length, inner
+
+
+def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Reductions, softmax, normalisation: each row runs the whole list, one dependent call an instruction."""
+    x = next(desc for desc in kernel.inputs if desc is not None)
+    elements = _stored_elements(x)
+    units, unit_elements = _units(kernel, elements)
+    rows, length, inner = _row_shape(kernel)
+    names, width = _instructions(kernel, work)
+    repeats = rows * (length if inner > 1 else 1) * ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
+    listed = [Work(name, width, repeats=repeats, calls=0.0, all_calls=rows) for name in names]
+    small = rows * ceil(inner * width / REPEAT_BYTES)
+    listed += [Work(name, width, repeats=small, calls=0.0, all_calls=rows) for name in work.per_row]
+    loads, stores = _flat_streams(kernel)
+    row_bytes = length * inner * x.dtype.bytes
+    if row_bytes % BLOCK_BYTES and rows > 1:
+        loads = [item if item.once else Stream(item.port, item.total_bytes, rows, row_bytes) for item in loads]
+        stores = [Stream(item.port, item.total_bytes, rows, row_bytes) for item in stores]
+        listed.append(_odd_rows(target, rows, length * inner))
+    return VectorView(
+        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
+        flops=elements * len(work.per_repeat),
+    )  # fmt: skip
+
+
+def _odd_rows(target: Target, rows: float, row_elements: int) -> Work:
+    """What rows off 32 bytes add: a re-aligning call a row, or scalar code where the DMA cannot pad a row."""
+    if target.value("alignment.padded_copy"):
+        return Work("copy", 2, calls=0.0, odd_cycles=rows * target.value("alignment.odd_row_cycles"))
+    per_element = target.value("alignment.scalar_cycles_per_element")
+    return Work("copy", 2, calls=0.0, odd_cycles=rows * row_elements * per_element)
+
+
+def _pool_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Windows over NC1HWC0: every tap is one instruction over a row of results, eight 32-byte pixels a repeat."""
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    g = PoolGeometry.of(kernel)
+    units, unit_elements = _units(kernel, _stored_elements(y))
+    c0 = x.c0 or 1
+    width = compute_width(x.dtype, work)
+    planes = max(_stored_elements(x) // max(g.h * g.w * c0, 1), 1)
+    pixel_bytes = c0 * width
+    listed = []
+    if g.is_global:
+        repeats = planes * ceil(g.h * g.w * pixel_bytes / REPEAT_BYTES)
+        for name in work.per_repeat:
+            listed.append(Work(name, width, repeats=repeats, calls=0.0, all_calls=planes * 4))
+    else:
+        taps, chunks = g.kh * g.kw, ceil(g.ow * pixel_bytes / REPEAT_BYTES)
+        repeats = planes * g.oh * taps * chunks
+        per_tile = 0.0 if units < planes else float(taps * chunks)
+        in_all = planes * taps * chunks if units < planes else 0.0
+        for name in work.per_repeat:
+            listed.append(Work(name, width, repeats=repeats, calls=per_tile, all_calls=in_all))
+    results = planes * g.oh * g.ow * pixel_bytes
+    listed += [Work(name, width, bytes=results) for name in work.per_row]
+    if width > x.dtype.bytes:
+        listed.append(Work("cast", width, bytes=planes * g.h * g.w * pixel_bytes))
+        listed.append(Work("cast", width, bytes=results))
+    for item in kernel.fused:
+        listed += [Work(name, width, bytes=results) for name in get_op(item.op_type).work.per_repeat]
+    halo = max(g.kh - g.stride_h, 0) * g.w * c0 * x.dtype.bytes
+    tile = kernel.tile.units_per_tile if isinstance(kernel.tile, VectorTile) else units
+    extra = halo * ceil(units / tile) if units > planes else 0
+    loads = (Stream(0, x.payload_bytes + extra),)
+    return VectorView(
+        units,
+        unit_elements,
+        loads,
+        (Stream(0, y.payload_bytes),),
+        tuple(listed),
+        flops=_stored_elements(y) * g.kh * g.kw,
+    )
+
+
+def _runs(kernel: Kernel) -> tuple[int, bool]:
+    """(elements that stay together, whether the order of the innermost axis changes) of a move."""
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    if kernel.op_type == "TransData":
+        blocked = y if not y.is_plain else x
+        channel_first = len(blocked.origin_shape) == 4
+        return (1 if channel_first else max(blocked.c0, 1)), channel_first
+    if kernel.op_type == "TransposeD":
+        perm = tuple(kernel.attrs["perm"])
+        run, axis = 1, len(perm) - 1
+        while axis >= 0 and perm[axis] == axis:
+            run *= x.shape[axis]
+            axis -= 1
+        return run, bool(perm) and perm[-1] != len(perm) - 1
+    narrow = min((desc.shape[-1] for desc in (x, y) if desc.shape), default=1)
+    same_row = bool(x.shape) and bool(y.shape) and x.shape[-1] == y.shape[-1]
+    lead = y.shape[-2] if same_row and len(y.shape) > 1 and len(x.shape) > 1 and x.shape[-2] == y.shape[-2] else 1
+    return max(narrow * lead, 1), False
+
+
+def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Data movement: rows by DMA; an exchanged innermost axis passes the transposing instruction block by block."""
+    y = kernel.outputs[0]
+    elements = _stored_elements(y)
+    units, unit_elements = _units(kernel, elements)
+    run, exchanged = _runs(kernel)
+    size = y.dtype.bytes
+    run_bytes = run * size
+    listed: list[Work] = []
+    loads = []
+    for port, desc in enumerate(kernel.inputs):
+        if desc is not None:
+            pieces = 0.0 if exchanged else max(desc.payload_bytes / run_bytes, 1.0)
+            loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
+    stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
+    if exchanged:
+        blocks = elements * size / BLOCK_BYTES
+        listed.append(Work("transpose", size, bytes=elements * size))
+        per_block = target.value("vector.block_move_cycles")
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    elif run_bytes % BLOCK_BYTES:
+        rows = elements / run
+        if run_bytes < BLOCK_BYTES:
+            per_block = target.value("vector.block_move_cycles")
+            listed.append(Work("copy", size, repeats=rows, calls=0.0, cycles_per_repeat=per_block))
+        listed.append(_odd_rows(target, rows, run))
+    return VectorView(units, unit_elements, tuple(loads), stores, tuple(listed), rows=0, row_bytes=run_bytes)
+
+
+def _gather_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Rows picked by indices: one copy instruction a row."""
+    y = kernel.outputs[0]
+    units, unit_elements = _units(kernel, _stored_elements(y))
+    indices = kernel.inputs[1] if len(kernel.inputs) > 1 else None
+    count = max(indices.elements if indices is not None else y.shape[0] if y.shape else 1, 1)
+    issue = target.path("GM->UB").issue_cycles
+    loads = [Stream(0, y.payload_bytes, count, max(y.payload_bytes // count, 1))]
+    if indices is not None:
+        loads.append(Stream(1, indices.payload_bytes))
+    listed = (Work("copy", 4, scalar_cycles=float(count * issue), calls=0.0),)
+    return VectorView(units, unit_elements, tuple(loads), (Stream(0, y.payload_bytes),), listed)
