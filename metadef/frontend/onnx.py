@@ -50,7 +50,7 @@ def load_onnx(
         model = _inlined(model)
     onnx_check.check_values(model.graph)
     nodes = _live(onnx_check.sorted_nodes(model.graph.node), [item.name for item in model.graph.output])
-    onnx_check.check_nodes(nodes, model)
+    onnx_check.check_nodes(nodes, model, versions)
     reader = onnx_read.TensorReader(read)
     reader.check_external(model.graph.initializer)
 

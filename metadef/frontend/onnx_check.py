@@ -44,12 +44,16 @@ def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
 
 @lru_cache(maxsize=4096)
 def find_schema(op_type: str, domain: str, version: int) -> defs.OpSchema | None:
-    """The operator's schema under an opset version, or None; withdrawn operators count as absent."""
+    """The operator's schema under an opset version, or None.
+
+    Withdrawn operators count as absent, unless a later opset declares them anew (GroupNormalization 18 and 21).
+    """
     try:
         schema = defs.get_schema(op_type, version, domain)
+        newest = defs.get_schema(op_type, domain)
     except defs.SchemaError:
         return None
-    return None if schema.deprecated else schema
+    return None if newest.deprecated and schema.deprecated else schema
 
 
 def check_operators(model: onnx.ModelProto, versions: Mapping[str, int]) -> None:
@@ -182,14 +186,16 @@ def _cycle_error(nodes: list[onnx.NodeProto], before: list[set[int]], stuck: set
     )
 
 
-def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto) -> None:
+def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto, versions: Mapping[str, int]) -> None:
     """Raises ModelError (E14001) for attributes or operand counts that a node's schema forbids; all at once."""
     context = checker.C.CheckerContext()
     context.ir_version = model.ir_version or onnx.IR_VERSION
     context.opset_imports = {item.domain: item.version for item in model.opset_import}
     problems = []
     for node in nodes:
-        if node.op_type == "Constant" or captured_names(node):
+        domain = "" if node.domain in MAIN else node.domain
+        schema = find_schema(node.op_type, domain, versions.get(domain, 1))
+        if node.op_type == "Constant" or schema is None or schema.deprecated or captured_names(node):
             continue
         try:
             checker.check_node(node, context)

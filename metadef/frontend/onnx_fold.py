@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 from onnx import TypeProto, helper, numpy_helper, shape_inference
 
-from metadef.error import InferError, ModelError, OperatorError, Problem
+from metadef.error import InferError, LabError, ModelError, OperatorError, Problem
 from metadef.frontend.onnx_check import find_schema, sorted_nodes
 from metadef.frontend.onnx_read import TensorReader, captured_names, subgraphs
+from metadef.ops.geometry import window_count
 
 SMALL_ELEMENTS = 4096
 """Constants up to this size are shown to shape inference; larger uniform ones are kept as one stretched element."""
@@ -68,7 +69,7 @@ class ShapeWalk:
                 elif not self._fold(node):
                     self._infer(node)
                     self.nodes.append(node)
-            except (InferError, OperatorError) as error:
+            except LabError as error:
                 problems += error.problems
         if problems:
             raise InferError(problems)
@@ -134,20 +135,28 @@ class ShapeWalk:
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = find_schema(node.op_type, domain, self._versions.get(domain, 1))
         assert schema is not None, "check_operators ran before"
+        if not schema.has_type_and_shape_inference_function and not domain:
+            made = {name: self.types[node.input[0]] for name in node.output}  # the two such operators normalise
+        else:
+            made = self._inferred(node, schema)
+        if node.op_type in ("MaxPool", "AveragePool") and not domain:
+            made = _without_late_windows(node, self.types[node.input[0]], made)
+        for name in node.output:
+            if name:
+                self.types[name] = self._concrete(node, name, made.get(name))
+
+    def _inferred(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> dict[str, TypeProto]:
         names = {name for name in node.input if name} | set(captured_names(node))
         types = {name: self.types[name] for name in names}
         data = {name: self._small(name) for name in names if self._is_small(name)}
         try:
-            made = shape_inference.infer_node_outputs(
+            return shape_inference.infer_node_outputs(
                 schema, node, types, data, opset_imports=self._imports, ir_version=self._ir_version
             )
         except shape_inference.InferenceError as error:
             shown = ", ".join(f"{name} {list(shape_of(types[name]) or ())}" for name in node.input if name)
             text = str(error).split("\n")[0].removeprefix("[ShapeInferenceError] ")
             raise InferError(text, code="E14001", node=label_of(node), got=f"{node.op_type}({shown})") from None
-        for name in node.output:
-            if name:
-                self.types[name] = self._concrete(node, name, made.get(name))
 
     def _concrete(self, node: onnx.NodeProto, name: str, made: TypeProto | None) -> TypeProto:
         if made is not None and not made.HasField("tensor_type"):
@@ -223,6 +232,29 @@ def _renamed(node: onnx.NodeProto, rename: Mapping[str, str], prefix: str) -> on
         for output in graph.output:
             output.name = rename.get(output.name, output.name)
     return copy
+
+
+def _without_late_windows(node: onnx.NodeProto, x: TypeProto, made: dict[str, TypeProto]) -> dict[str, TypeProto]:
+    """Result types of a pooling with ``ceil_mode``: a last window that starts in the end padding does not count.
+
+    The specification drops it; the inference functions of older opsets keep it.
+    """
+    attrs = attributes(node)
+    shape = shape_of(x)
+    if not attrs.get("ceil_mode", 0) or attrs.get("auto_pad", b"NOTSET") != b"NOTSET" or shape is None:
+        return made
+    kernel = attrs["kernel_shape"]
+    rank = len(kernel)
+    pads, strides = attrs.get("pads") or [0] * 2 * rank, attrs.get("strides") or [1] * rank
+    dilations = attrs.get("dilations") or [1] * rank
+    sizes = [
+        window_count(shape[2 + i], kernel[i], strides[i], pads[i], pads[rank + i], dilations[i], ceil_mode=True)
+        for i in range(rank)
+    ]
+    return {
+        name: helper.make_tensor_type_proto(found.tensor_type.elem_type, (*shape[:2], *sizes))
+        for name, found in made.items()
+    }
 
 
 def shape_of(type_proto: TypeProto) -> tuple[int, ...] | None:

@@ -161,7 +161,7 @@ def resize(step: Step) -> Sequence[Tensor]:
         raise Unmapped("resizing with antialias or a kept aspect ratio")
     shape, wanted = step.shape(), step.result().origin_shape
     sources = [_sources(step, axis, size, made) for axis, (size, made) in enumerate(zip(shape, wanted))]
-    repeats = [made // size if size else 1 for size, made in zip(shape, wanted)]
+    repeats = [max(made // size, 1) if size else 1 for size, made in zip(shape, wanted)]
     whole = all(
         np.array_equal(source, np.arange(made) // times) for source, made, times in zip(sources, wanted, repeats)
     )
