@@ -184,6 +184,7 @@ class _Tables:
                 "block_dim": kernel.block_dim,
                 "domain": kernel.domain,
                 "reason": kernel.reason,
+                "opset": kernel.opset,
             }
             key = repr(data)
             if key not in self._index:
@@ -237,6 +238,7 @@ def _kernel_from_json(data: Mapping[str, Any], descs: Sequence[TensorDesc]) -> K
         data["block_dim"],
         data["domain"],
         data["reason"],
+        data.get("opset", 0),
     )
 
 

@@ -59,6 +59,7 @@ def bare_kernel(node: Node) -> Kernel:
         fused=node.fused,
         domain=node.domain,
         reason=node.engine_reason,
+        opset=node.opset,
     )
 
 
