@@ -8,17 +8,24 @@ of device memory, its results copied back.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metadef.dtype import DType
 from metadef.error import DeviceFault, OperatorError
+from metadef.format import TensorDesc
 from metadef.kernel import Kernel
 from metadef.ops.numeric import narrow
 from metadef.program import Task
 from npusim.device import Device
 from npusim.twin import run_twin
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, ModelProto, ValueInfoProto
+
+CAPTURED = "captured_names"
+"""Attribute of nodes with subgraphs: outer values they read, which follow the node's own operands (frontend.onnx)."""
 
 
 def run_host_task(task: Task, device: Device, overflow: str = "inf") -> None:
@@ -44,26 +51,32 @@ def run_framework_node(kernel: Kernel, inputs: list[np.ndarray | None], name: st
         DeviceFault: the reference refused the operands' values.
     """
     evaluator = _evaluator(_FrozenKernel(kernel, name))
-    feeds = {f"x{slot}": _as_numpy(array, kernel, slot) for slot, array in enumerate(inputs) if array is not None}
+    feeds = {
+        label: _as_numpy(array, desc)
+        for label, array, desc in zip(_operand_names(kernel), inputs, kernel.inputs, strict=True)
+        if array is not None and desc is not None
+    }
     try:
         with np.errstate(all="ignore"):
             results = evaluator.run(None, feeds)
     except (ValueError, TypeError, IndexError, ArithmeticError, RuntimeError) as error:
         text = f"{kernel.op_type} on HOST_CPU failed: {error}"
         raise DeviceFault(text, node=name, hint="check the values this node is given") from error
-    arrays = []
-    for result, desc in zip(results, kernel.outputs, strict=True):
-        array = np.asarray(result)
-        if array.shape != desc.origin_shape:
-            raise OperatorError(
-                f"{kernel.op_type} gave a result whose shape depends on its values",
-                node=name,
-                expected=str(desc.origin_shape),
-                got=str(array.shape),
-                hint="give the node constant operands, so that the shape is known when the model is compiled",
-            )
-        arrays.append(narrow(array, desc.dtype))
-    return arrays
+    return [
+        _checked(np.asarray(result), desc, kernel, name) for result, desc in zip(results, kernel.outputs, strict=True)
+    ]
+
+
+def _checked(array: np.ndarray, desc: TensorDesc, kernel: Kernel, name: str) -> np.ndarray:
+    if array.shape != desc.origin_shape:
+        raise OperatorError(
+            f"{kernel.op_type} gave a result whose shape depends on its values",
+            node=name,
+            expected=str(desc.origin_shape),
+            got=str(array.shape),
+            hint="give the node constant operands, so that the shape is known when the model is compiled",
+        )
+    return narrow(array, desc.dtype)
 
 
 class _FrozenKernel:
@@ -82,43 +95,69 @@ class _FrozenKernel:
 
 @lru_cache(maxsize=256)
 def _evaluator(key: _FrozenKernel) -> Any:
-    from onnx import defs, helper
     from onnx.reference import ReferenceEvaluator
 
-    kernel = key.kernel
-    opset = kernel.opset or defs.onnx_opset_version()
-    names = ["" if desc is None else f"x{slot}" for slot, desc in enumerate(kernel.inputs)]
-    results = [f"y{slot}" for slot in range(len(kernel.outputs))]
-    attrs = {name: _attribute(value) for name, value in kernel.attrs.items()}
-    node = helper.make_node(kernel.op_type, names, results, name=key.name, domain=kernel.domain, **attrs)
-    inputs = [
-        helper.make_tensor_value_info(name, desc.dtype.onnx_enum, desc.origin_shape)
-        for name, desc in zip(names, kernel.inputs, strict=True)
-        if desc is not None
-    ]
-    outputs = [
-        helper.make_tensor_value_info(name, desc.dtype.onnx_enum, desc.origin_shape)
-        for name, desc in zip(results, kernel.outputs, strict=True)
-    ]
-    graph = helper.make_graph([node], key.name or kernel.op_type, inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(kernel.domain, opset)])
     try:
-        return ReferenceEvaluator(model)
+        return ReferenceEvaluator(single_node_model(key.kernel, key.name))
     except (NotImplementedError, RuntimeError) as error:
-        text = f"{kernel.domain or 'ai.onnx'}::{kernel.op_type} has no place to run"
+        text = f"{key.kernel.domain or 'ai.onnx'}::{key.kernel.op_type} has no place to run"
         hint = "ONNX's reference implementation does not know it either"
         raise OperatorError(text, node=key.name, got=str(error), hint=hint) from error
 
 
-def _attribute(value: Any) -> Any:
-    from onnx import numpy_helper
+def single_node_model(kernel: Kernel, name: str) -> ModelProto:
+    """The ONNX model of one framework kernel; its operands are called x0, x1, …, or by the name a subgraph captured."""
+    from onnx import defs, helper
 
-    return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+    opset = kernel.opset or defs.onnx_opset_version()
+    labels = _operand_names(kernel)
+    own = labels[: len(labels) - len(kernel.attrs.get(CAPTURED, ()))]
+    results = [f"y{slot}" for slot in range(len(kernel.outputs))]
+    node = helper.make_node(kernel.op_type, own, results, name=name, domain=kernel.domain)
+    node.attribute.extend(
+        _attribute(kernel, key, value, opset) for key, value in kernel.attrs.items() if key != CAPTURED
+    )
+    inputs = [_value_info(label, desc) for label, desc in zip(labels, kernel.inputs, strict=True) if desc is not None]
+    outputs = [_value_info(label, desc) for label, desc in zip(results, kernel.outputs, strict=True)]
+    graph = helper.make_graph([node], name or kernel.op_type, inputs, outputs)
+    opsets = [helper.make_opsetid(kernel.domain, opset)]
+    if kernel.domain:
+        opsets.append(helper.make_opsetid("", defs.onnx_opset_version()))
+    return helper.make_model(graph, opset_imports=opsets)
 
 
-def _as_numpy(array: np.ndarray, kernel: Kernel, slot: int) -> np.ndarray:
-    desc = kernel.inputs[slot]
-    if desc is not None and desc.dtype is DType.BF16:
+def _operand_names(kernel: Kernel) -> list[str]:
+    captured = list(kernel.attrs.get(CAPTURED, ()))
+    own = len(kernel.inputs) - len(captured)
+    return ["" if desc is None else f"x{slot}" for slot, desc in enumerate(kernel.inputs[:own])] + captured
+
+
+def _value_info(label: str, desc: TensorDesc) -> ValueInfoProto:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(label, desc.dtype.onnx_enum, desc.origin_shape)
+
+
+def _attribute(kernel: Kernel, name: str, value: Any, opset: int) -> AttributeProto:
+    """A plain value as the kind of attribute the operator declares: graphs and types were kept as bytes."""
+    from onnx import AttributeProto, GraphProto, TypeProto, defs, helper, numpy_helper
+
+    kind = None
+    if defs.has(kernel.op_type, opset, kernel.domain):
+        declared = defs.get_schema(kernel.op_type, opset, kernel.domain).attributes
+        if name in declared:
+            kind = AttributeProto.AttributeType.Value(declared[name].type.name)  # type: ignore[attr-defined]
+    if isinstance(value, np.ndarray):
+        value = numpy_helper.from_array(value)
+    elif kind == AttributeProto.GRAPH:
+        value = GraphProto.FromString(value)
+    elif kind == AttributeProto.TYPE_PROTO:
+        value = TypeProto.FromString(value)
+    return helper.make_attribute(name, value, attr_type=kind)
+
+
+def _as_numpy(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
+    if desc.dtype is DType.BF16:
         import ml_dtypes
 
         return array.view(ml_dtypes.bfloat16)

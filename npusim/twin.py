@@ -15,6 +15,7 @@ from metadef.error import ContractError
 from metadef.format import pack, unpack
 from metadef.kernel import Kernel
 from metadef.op import get_op
+from metadef.ops.evaluate import compute_fused
 from metadef.ops.numeric import narrow, widen
 
 
@@ -64,10 +65,6 @@ def run_wide(
         None if array is None or desc is None else widen(array, desc.dtype, wide)
         for array, desc in zip(origins, kernel.inputs, strict=True)
     ]
-    base = operands[: len(operands) - sum(item.operand is not None for item in kernel.fused)]
     with np.errstate(all="ignore"):
-        results = get_op(kernel.op_type, node).reference(base, kernel.attrs)
-        for item in kernel.fused:
-            extra = [] if item.operand is None else [operands[item.operand]]
-            results = [*get_op(item.op_type, node).reference([results[0], *extra], item.attrs), *results[1:]]
+        results = compute_fused(get_op(kernel.op_type, node), operands, kernel.attrs, kernel.fused)
     return [np.asarray(result) for result in results]

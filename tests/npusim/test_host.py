@@ -1,0 +1,91 @@
+"""Host tasks: twins on device memory, and framework nodes through ONNX's reference implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from metadef.dtype import DType
+from metadef.error import DeviceFault, OperatorError
+from metadef.format import TensorDesc
+from metadef.kernel import Engine, Kernel
+from npusim.host import CAPTURED, run_framework_node
+from tests.npusim.mini_program import Value, mini_task
+
+PLAIN = TensorDesc((2, 3), DType.FLOAT)
+
+
+def framework(op_type: str, inputs, outputs, attrs=None, opset: int = 17, domain: str = "") -> Kernel:
+    return Kernel(op_type, Engine.HOST_CPU, tuple(inputs), tuple(outputs), attrs or {}, domain=domain, opset=opset)
+
+
+def test_aicpu_tasks_run_in_device_memory(rng: np.random.Generator):
+    x = Value(rng.standard_normal((3, 40)), DType.FLOAT)
+    task = mini_task("Exp", [x], engine=Engine.AICPU, inplace=0)
+    assert task.loaded.host_tasks == [task.task] and not task.loaded.fallbacks
+    (result,) = task.run()
+    assert np.array_equal(result, np.exp(x.values.astype(np.float32)))
+    assert task.untouched()
+
+
+def test_framework_nodes_follow_their_opset(rng: np.random.Generator):
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    (result,) = run_framework_node(
+        framework("CumSum", [PLAIN, TensorDesc((), DType.INT64)], [PLAIN]), [x, np.array(1)], "n"
+    )
+    assert np.allclose(result, np.cumsum(x, axis=1))
+    half = TensorDesc((2, 3), DType.FLOAT16)
+    (result,) = run_framework_node(framework("Cast", [PLAIN], [half], {"to": 10}), [x], "n")
+    assert result.dtype == np.float16
+
+
+def test_absent_operands_keep_their_place(rng: np.random.Generator):
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    upper = TensorDesc((), DType.FLOAT)
+    kernel = framework("Clip", [PLAIN, None, upper], [PLAIN])
+    (result,) = run_framework_node(kernel, [x, None, np.array(0.25, np.float32)], "n")
+    assert np.array_equal(result, np.minimum(x, np.float32(0.25)))
+
+
+def test_subgraphs_read_the_values_they_captured(rng: np.random.Generator):
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    info = [helper.make_tensor_value_info("r", TensorProto.FLOAT, (2, 3))]
+    branches = {
+        name: helper.make_graph([helper.make_node(op, ["outer", "outer"], ["r"])], name, [], info).SerializeToString()
+        for name, op in (("then_branch", "Add"), ("else_branch", "Mul"))
+    }
+    flag = TensorDesc((), DType.BOOL)
+    kernel = framework("If", [flag, PLAIN], [PLAIN], {**branches, CAPTURED: ("outer",)})
+    assert np.array_equal(run_framework_node(kernel, [np.array(True), x], "n")[0], x + x)
+    assert np.array_equal(run_framework_node(kernel, [np.array(False), x], "n")[0], x * x)
+
+
+def test_bfloat16_crosses_the_border_as_bits():
+    desc = TensorDesc((4,), DType.BF16)
+    bits = np.array([0x3F80, 0xC000, 0x0000, 0x4040], np.uint16)
+    (result,) = run_framework_node(framework("Neg", [desc], [desc]), [bits], "n")
+    assert result.dtype == np.uint16 and result.tolist() == [0xBF80, 0x4000, 0x8000, 0xC040]
+
+
+def test_value_dependent_shapes_are_refused_with_advice():
+    kernel = framework("NonZero", [PLAIN], [TensorDesc((2, 6), DType.INT64)])
+    ones = np.ones((2, 3), np.float32)
+    assert run_framework_node(kernel, [ones], "n")[0].shape == (2, 6)
+    with pytest.raises(OperatorError, match="depends on its values"):
+        run_framework_node(kernel, [np.eye(2, 3, dtype=np.float32)], "nonzero_1")
+
+
+def test_unknown_framework_nodes_are_named():
+    with pytest.raises(OperatorError, match=r"com\.example::Magic") as caught:
+        run_framework_node(
+            framework("Magic", [PLAIN], [PLAIN], domain="com.example", opset=1), [np.zeros((2, 3), np.float32)], "spell"
+        )
+    assert "spell" in str(caught.value)
+
+
+def test_bad_values_are_a_device_fault_with_the_node():
+    kernel = framework("Gather", [PLAIN, TensorDesc((1,), DType.INT64)], [TensorDesc((1, 3), DType.FLOAT)])
+    with pytest.raises(DeviceFault, match="HOST_CPU failed") as caught:
+        run_framework_node(kernel, [np.zeros((2, 3), np.float32), np.array([7])], "pick")
+    assert "pick" in str(caught.value)
