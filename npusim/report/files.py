@@ -10,13 +10,13 @@ from metadef.files import write_text
 from metadef.program import Program
 from metadef.target import Target
 from npusim.profile import Profile
-from npusim.report.pictures import memory_figure, roofline_figure, save_figure, traffic_figure
+from npusim.report.pictures import memory_figure, roofline_figure, save_figure, timeline_figure, traffic_figure
 from npusim.report.table import task_rows
 from npusim.report.trace import write_trace
 
 
 def write_reports(folder: Path, program: Program, profile: Profile, target: Target) -> list[Path]:
-    """Write ``operators.csv``, ``trace.json``, ``memory.png``, ``traffic.png`` and ``roofline.png``; returns their
+    """Write ``operators.csv``, ``trace.json``, ``memory.png``, ``timeline.png``, ``traffic.png`` and ``roofline.png``; returns their
     paths.
 
     Raises:
@@ -26,6 +26,7 @@ def write_reports(folder: Path, program: Program, profile: Profile, target: Targ
         write_text(folder / "operators.csv", _csv(profile)),
         write_trace(folder / "trace.json", program, profile, target),
         save_figure(memory_figure(program), folder / "memory.png"),
+        save_figure(timeline_figure(profile), folder / "timeline.png"),
         save_figure(traffic_figure(profile), folder / "traffic.png"),
         save_figure(roofline_figure(profile, target), folder / "roofline.png"),
     ]

@@ -1,6 +1,7 @@
 """Pictures: memory map over time, bytes over time, roofline. Drawn with matplotlib's object interface, no global state.
 
-Colours are a colour-blind-safe set (Okabe-Ito) that also prints in grey; the largest tensors carry their names.
+Colours are the Okabe-Ito set, safe for colour-blind readers, lightened so that black names stay readable and print in
+grey; the largest tensors carry their names.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from metadef.program import Program
 from metadef.target import Target
 from npusim.profile import Profile
 from npusim.report.lifetimes import ArenaStory, Life, arena_story
-from npusim.report.table import gm_bytes
+from npusim.report.table import PIPES, gm_bytes
 from npusim.report.units import show_bytes, show_us
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#F0E442")
+COLOURS = ("#5AA2D8", "#9CCEEF", "#3FBF98", "#F2B84B", "#DFA3C5", "#F0E68C")
 PEAK_COLOUR = "#D55E00"
 MIB = 1024 * 1024
 
@@ -58,13 +59,14 @@ def memory_figure(program: Program) -> Figure:
     lower.annotate(
         note,
         (story.peak_task + 0.5, story.peak_bytes / MIB),
-        xytext=(-6 if right else 6, -10),
+        xytext=(-6 if right else 6, 3),
         textcoords="offset points",
         ha="right" if right else "left",
-        va="top",
+        va="bottom",
         fontsize=8,
         color=PEAK_COLOUR,
     )
+    lower.set_ylim(0, max(story.peak_bytes / MIB * 1.3, 1e-6))
     lower.set_ylabel("live (MiB)")
     lower.set_xlabel("task, in execution order")
     lower.set_xlim(0, max(1, len(program.tasks)))
@@ -150,6 +152,31 @@ def traffic_figure(profile: Profile) -> Figure:
     )
     axes.legend(loc="upper right", fontsize=8)
     axes.set_xlim(0, max(profile.us, 1e-9))
+    return figure
+
+
+def timeline_figure(profile: Profile) -> Figure:
+    """Pipes against time: a bar per task, as high as the share of it that the pipe was busy on the slowest core."""
+    pipes = [pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in profile.tasks)]
+    figure = _figure(11, 1.2 + 0.62 * max(len(pipes), 1))
+    axes = figure.subplots()
+    tasks = [task for task in profile.tasks if task.cycles]
+    starts = [profile.to_us(task.start_cycles) for task in tasks]
+    widths = [profile.to_us(task.cycles) for task in tasks]
+    for row, pipe in enumerate(pipes):
+        heights = [0.9 * task.pipes.get(pipe, 0) / task.cycles for task in tasks]
+        bottom = len(pipes) - 1 - row
+        colour = COLOURS[row % len(COLOURS)]
+        axes.bar(starts, heights, widths, bottom, align="edge", color=colour, edgecolor="white", linewidth=0.2)
+        axes.axhline(bottom, color="black", linewidth=0.5)
+    busy = {pipe: sum(task.pipes.get(pipe, 0) for task in tasks) / max(profile.cycles, 1) for pipe in pipes}
+    axes.set_yticks([len(pipes) - 1 - row + 0.45 for row in range(len(pipes))])
+    axes.set_yticklabels([f"{pipe}\n{busy[pipe]:.0%} busy" for pipe in pipes], fontsize=8)
+    axes.set_ylim(0, max(len(pipes), 1))
+    axes.set_xlim(0, max(profile.us, 1e-9))
+    axes.set_xlabel("time (us); bar height: share of the task that the pipe is busy")
+    title = f"{profile.name} on {profile.soc}: pipes of the slowest core over {show_us(profile.us)}"
+    axes.set_title(title, fontsize=10, loc="left")
     return figure
 
 
