@@ -28,22 +28,24 @@ def load_onnx(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> Graph:
     """Load a model into a graph of dialect "onnx".
 
     Args:
         shapes: input name -> concrete shape; wins over what the model declares.
         dims: symbolic dimension -> size. An open axis 0 that nobody names becomes 1 (see ``Graph.notes``).
+        values: inputs to fix for good, such as the target shape of a Reshape; they are no inputs of the graph any more.
 
     Shapes are concrete afterwards, constant subgraphs and shape arithmetic are gone, unread nodes too; nodes are in
-    execution order; opsets 7 to the newest that the onnx package knows.
+    execution order; opsets 7 to the newest that the onnx package knows (older ones are converted to 7 first).
 
     Raises:
         ModelError: the file or the graph is broken. OperatorError: operators nobody knows, all at once.
         InferError: operands do not fit a node. UsageError: ``shapes`` or ``dims`` name what is not there.
     """
     read = onnx_read.read_model(source)
-    model = read.model
+    model, notes = onnx_check.modern(read.model)
     versions = onnx_check.opset_versions(model)
     onnx_check.check_operators(model, versions)
     if model.functions:
@@ -57,9 +59,15 @@ def load_onnx(
     constants = {item.name for item in model.graph.initializer} | {
         item.values.name for item in model.graph.sparse_initializer
     }
+    fixed = values or {}
     fed = [item for item in model.graph.input if item.name not in constants]
+    onnx_check.check_fixed(fixed, fed)
+    fed = [item for item in fed if item.name not in fixed]
     bound = bind_inputs(fed, shapes or {}, dims or {})
+    bound.notes[:0] = notes
     walk = ShapeWalk(versions, reader, model.ir_version or onnx.IR_VERSION)
+    for name, value in fixed.items():
+        walk.add_constant(name, np.asarray(value))
     for item in fed:
         walk.add_input(item.name, item.type.tensor_type.elem_type, bound.shapes[item.name])
     _read_constants(model.graph, nodes, walk, reader)

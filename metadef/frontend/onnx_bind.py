@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from metadef.error import ModelError, Problem, UsageError, suggest
+from metadef.error import ModelError, OperatorError, Problem, UsageError, suggest
 
 
 @dataclass
@@ -29,9 +29,14 @@ def bind_inputs(
 
     Raises:
         UsageError: a name in ``shapes`` or ``dims`` does not occur; ranks differ; a size is negative.
+        OperatorError: an input is a sequence or an optional.
         ModelError: a dimension stays open (E10049 family), with the way to give it.
     """
     inputs = list(inputs)
+    odd = [value for value in inputs if not value.type.tensor_type.elem_type]
+    if odd:
+        kinds = [(value.name, value.type.WhichOneof("value") or "untyped") for value in odd]
+        raise OperatorError([Problem("the input is no tensor", "E13025", port=name, got=kind) for name, kind in kinds])
     bound = BoundInputs(dims=dict(dims))
     _check_names(inputs, shapes, dims)
     for value in inputs:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import onnx
 from onnx import checker, defs
 
-from metadef.error import LabError, ModelError, OperatorError, Problem, near_misses, suggest
+from metadef.error import ModelError, OperatorError, Problem, UsageError, near_misses, suggest
 from metadef.frontend.onnx_read import all_nodes, captured_names
 
 OLDEST_OPSET = 7
@@ -31,15 +32,46 @@ def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
         raise ModelError("the model imports no opset", code="E16005", expected="opset_import with a version")
     version = versions.get("", OLDEST_OPSET)
     if not OLDEST_OPSET <= version <= newest:
-        old = "convert the model with onnx.version_converter.convert_version"
         raise ModelError(
             f"opset {version} is not supported",
             code="E16005",
             expected=f"{OLDEST_OPSET} to {newest}",
             got=str(version),
-            hint=old if version < OLDEST_OPSET else "install a newer onnx package, or export with an older opset",
+            hint="install a newer onnx package, or export with another opset",
         )
     return versions
+
+
+def modern(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """The model under opset 7 if it is older, with a note; else the model itself.
+
+    Raises:
+        ModelError: the converter of the onnx package refuses.
+    """
+    old = [item.version for item in model.opset_import if item.domain in MAIN]
+    if not old or not 0 < old[0] < OLDEST_OPSET:
+        return model, []
+    from onnx import version_converter
+
+    try:
+        converted = version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as error:  # the converter raises RuntimeError, and ConvertError of its own
+        raise ModelError(
+            f"opset {old[0]} cannot be converted to {OLDEST_OPSET}",
+            code="E16005",
+            expected=f"{OLDEST_OPSET} to {defs.onnx_opset_version()}",
+            got=str(error).split("\n")[0],
+            hint="export the model again with a newer opset",
+        ) from error
+    return converted, [f"opset {old[0]} was converted to {OLDEST_OPSET}"]
+
+
+def check_fixed(values: Mapping[str, Any], inputs: Iterable[onnx.ValueInfoProto]) -> None:
+    """Raises UsageError (E10016) for fixed values that name no input."""
+    names = [item.name for item in inputs]
+    unknown = [name for name in values if name not in names]
+    if unknown:
+        raise UsageError([Problem(f"the model has no input '{n}'", "E10016", hint=suggest(n, names)) for n in unknown])
 
 
 @lru_cache(maxsize=4096)
@@ -204,10 +236,3 @@ def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto, version
             problems.append(Problem(text, "E14001", node.name or f"{node.op_type} of '{node.output[0]}'"))
     if problems:
         raise ModelError(problems)
-
-
-def unnamed(error: LabError, node: str) -> list[Problem]:
-    """Problems of an error, with the node's name where they lack one."""
-    from dataclasses import replace
-
-    return [problem if problem.node else replace(problem, node=node) for problem in error.problems]

@@ -142,9 +142,13 @@ def space(step: Step) -> Sequence[Tensor]:
     """Two views around a transpose."""
     n, c, h, w = step.shape()
     block = step.attr("blocksize")
+    depth_last = step.attr("mode", "DCR") == "DCR"
     if step.node.op_type == "SpaceToDepth":
-        wide, perm = (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4)
-    elif step.attr("mode", "DCR") == "DCR":
+        wide, perm = (
+            (n, c, h // block, block, w // block, block),
+            (0, 3, 5, 1, 2, 4) if depth_last else (0, 1, 3, 5, 2, 4),
+        )
+    elif depth_last:
         wide, perm = (n, block, block, c // block**2, h, w), (0, 3, 4, 1, 5, 2)
     else:
         wide, perm = (n, c // block**2, block, block, h, w), (0, 1, 4, 2, 5, 3)
