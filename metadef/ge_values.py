@@ -108,10 +108,10 @@ def _plain(value: Any) -> Any:
 
 
 def typed_attrs(opdef: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes in the prototype's types: element types are stored under GE's API numbers; absent ones were None."""
-    result = dict(attrs)
+    """Attributes in the prototype's order and types. GE's API numbers become element types; what is absent was None."""
+    result = {attr.name: attrs.get(attr.name) for attr in opdef.attrs} | dict(attrs)
     for attr in opdef.attrs:
-        value = result.setdefault(attr.name, None)
+        value = result[attr.name]
         if attr.kind is AttrKind.TYPE and isinstance(value, int):
             result[attr.name] = DType.from_api(value)
         elif attr.kind is AttrKind.LIST_FLOAT and value is not None:

@@ -44,9 +44,12 @@ class CubeCandidates:
         return np.multiply(np.multiply(self.split_batch, self.split_m), np.multiply(self.split_n, self.split_k))
 
 
-def cube_tile_cycles(target: Target, view: CubeView, tiles: CubeCandidates) -> np.ndarray:
+def cube_tile_cycles(
+    target: Target, view: CubeView, tiles: CubeCandidates, *, cold: tuple[float, float] = (1.0, 1.0)
+) -> np.ndarray:
     """Cycles of the fullest core plus launch, one number per candidate (float64).
 
+    ``cold`` is the share of A and of B that comes from memory, once; the rest is in L2.
     Whether a tile fits the buffers is the caller's business.
     """
     rows, columns = -(-view.m // FRACTAL_ROWS), -(-view.n // FRACTAL_ROWS)
@@ -74,7 +77,7 @@ def cube_tile_cycles(target: Target, view: CubeView, tiles: CubeCandidates) -> n
     a_rate = np.where(view.window is not None and view.window.by_pixel, 32.0, left.bytes_per_cycle)
     mte1 = images * (m * k * size * tn / a_rate + n * k * size * tm / right.bytes_per_cycle) + count * steps * 4
 
-    mte2, first = _loads(target, view, tiles, (images, m, n, k, tm, tn, blocks), cores)
+    mte2, first = _loads(target, view, tiles, (images, m, n, k, tm, tn, blocks), cores, cold)
     out = _result(target, view, count, tiles, (images, m, n))
     chain = np.where(tiles.double_l0, np.maximum(cube, mte1), cube + mte1)
     serial_out = chain + out
@@ -85,7 +88,12 @@ def cube_tile_cycles(target: Target, view: CubeView, tiles: CubeCandidates) -> n
 
 
 def _loads(
-    target: Target, view: CubeView, tiles: CubeCandidates, sizes: tuple[Array, ...], cores: Array
+    target: Target,
+    view: CubeView,
+    tiles: CubeCandidates,
+    sizes: tuple[Array, ...],
+    cores: Array,
+    cold: tuple[float, float],
 ) -> tuple[Array, Array]:
     """(MTE2 cycles of the core, cycles before the first product can start)."""
     images, m, n, k, tm, tn, blocks = sizes
@@ -116,7 +124,8 @@ def _loads(
         block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
         issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
         cycles = cycles + amount * np.maximum(1 / rate, issue / block)
-    unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * size) + view.k * view.n * size
+    unique = cold[0] * view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * size)
+    unique = unique + cold[1] * view.k * view.n * size
     memory = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_bytes_per_cycle") * cores)
     cycles = np.maximum(cycles, unique / memory / _ceil(tiles.pieces, target.cube_cores))
     latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)

@@ -17,4 +17,5 @@ def select(graph: Graph, target: Target) -> Schedule:
     Raises:
         TargetError: the chip cannot run an operator (such as an fp32 product on 310P), or no tile fits.
     """
-    return build_schedule(graph, target.soc, KernelChooser(target))
+    weights_bytes = sum(tensor.desc.payload_bytes for tensor in graph.constants())
+    return build_schedule(graph, target.soc, KernelChooser(target, weights_bytes))

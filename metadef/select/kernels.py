@@ -21,31 +21,39 @@ _Chosen = tuple[Kernel, tuple[Workspace, ...]]
 
 
 class KernelChooser:
-    """Completes kernels for one chip and remembers them: networks repeat their layers."""
+    """Completes kernels for one chip and remembers them: networks repeat their layers.
 
-    def __init__(self, target: Target) -> None:
+    ``weights_bytes`` is what all constants of the network take: more than half of L2 means that they come from memory.
+    """
+
+    def __init__(self, target: Target, weights_bytes: int = 0) -> None:
         self._target = target
+        self._cold_weights = 2 * weights_bytes > target.value("memory.l2_bytes")
         self._known: dict[Any, _Chosen] = {}
 
-    def __call__(self, kernel: Kernel, path: str) -> _Chosen:
-        """The kernel with tile and cores, and its workspaces. ``path`` names the node in messages.
+    def __call__(self, kernel: Kernel, path: str, constant: bool = False) -> _Chosen:
+        """The kernel with tile and cores, and its workspaces.
+
+        ``path`` names the node in messages; ``constant`` says that the second operand is a weight.
 
         Raises:
             TargetError: the chip cannot run the operator, or no tile fits.
         """
         if not kernel.engine.on_device:
             return kernel, ()
-        key = (kernel.op_type, kernel.engine, kernel.inputs, kernel.outputs, repr(kernel.attrs), repr(kernel.fused))
+        cold = constant and self._cold_weights
+        operands = (kernel.engine, kernel.inputs, kernel.outputs, cold)
+        key = (kernel.op_type, operands, repr(kernel.attrs), repr(kernel.fused))
         if key not in self._known:
             try:
-                self._known[key] = self._choose(kernel)
+                self._known[key] = self._choose(kernel, cold)
             except LabError as error:
                 located = [problem if problem.node else replace(problem, node=path) for problem in error.problems]
                 raise type(error)(located) from None
         return self._known[key]
 
-    def _choose(self, kernel: Kernel) -> _Chosen:
+    def _choose(self, kernel: Kernel, cold: bool) -> _Chosen:
         if get_op(kernel.op_type).cost not in _CUBE:
             return choose_vector_kernel(kernel, self._target), ()
-        chosen, workspace_bytes = choose_cube_kernel(kernel, self._target)
+        chosen, workspace_bytes = choose_cube_kernel(kernel, self._target, cold_b=cold)
         return chosen, (Workspace(workspace_bytes),) if workspace_bytes else ()

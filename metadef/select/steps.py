@@ -17,9 +17,9 @@ from metadef.kernel import Engine, Kernel
 from metadef.op import CostClass
 from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
 
-Chooser = Callable[[Kernel, str], tuple[Kernel, tuple[Workspace, ...]]]
-"""From a kernel without a tile, and its node's path for messages, to the kernel to run and its workspaces."""
-
+Chooser = Callable[[Kernel, str, bool], tuple[Kernel, tuple[Workspace, ...]]]
+"""From a kernel without a tile, its node's path (for messages), and whether its second operand is a constant, to the
+kernel to run and its workspaces."""
 COPY_OP = "Identity"
 _SAMPLES = 64
 
@@ -31,7 +31,7 @@ def build_schedule(graph: Graph, soc: str, choose: Chooser) -> Schedule:
         if is_view(node):
             builder.add_view(node)
         else:
-            builder.add_step(node, *choose(bare_kernel(node), node.path))
+            builder.add_step(node, *_chosen(node, choose))
     builder.finish(choose)
     return builder.schedule
 
@@ -61,6 +61,11 @@ def bare_kernel(node: Node) -> Kernel:
         reason=node.engine_reason,
         opset=node.opset,
     )
+
+
+def _chosen(node: Node, choose: Chooser) -> tuple[Kernel, tuple[Workspace, ...]]:
+    second = node.inputs[1] if len(node.inputs) > 1 else None
+    return choose(bare_kernel(node), node.path, second is not None and second.is_const)
 
 
 def is_view(node: Node) -> bool:
@@ -117,7 +122,7 @@ class _Builder:
         name = self.graph.unique_name(f"{tensor.name}_copy")
         result = Tensor(name, tensor.desc)
         node = Node(name, COPY_OP, (tensor,), (result,), {}, engine=Engine.VECTOR)
-        kernel, workspaces = choose(bare_kernel(node), node.path)
+        kernel, workspaces = _chosen(node, choose)
         step = Step(
             len(self.schedule.steps), name, (source,), (self._add(result, TensorKind.OUTPUT),), kernel, workspaces
         )
