@@ -250,7 +250,7 @@ class Graph:
             opdef, [None if tensor is None else tensor.desc for tensor in base], node.attrs, node.path
         )
         for tensor, desc in zip(node.outputs, results, strict=True):
-            tensor.desc = desc.stored_as(tensor.desc.format, tensor.desc.c0)
+            tensor.desc = desc if tensor.desc.is_plain else desc.stored_as(tensor.desc.format, tensor.desc.c0)
         self.revision += 1
 
     # -- reading ------------------------------------------------------------------------------------------------------

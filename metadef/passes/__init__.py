@@ -10,8 +10,6 @@ from metadef.passes.cleanup import (
     CommonSubexpressionEliminationPass,
     FoldConstants,
     JoinCasts,
-    JoinTransposes,
-    JoinViews,
     PrunePass,
     RemoveNeutral,
 )
@@ -28,6 +26,7 @@ from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinLayerNorm
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
 from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
+from metadef.passes.views import FoldTranspose, JoinTransposes, JoinViews, SinkView
 from metadef.rewrite import (
     GRAPH_FUSION,
     UB_FUSION,
@@ -63,11 +62,11 @@ _ACTIVATIONS = VECTOR_ACTIVATIONS - CLIPS
 PIPELINE: tuple[Pass, ...] = (
     # Prepare: less graph, same values.
     _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),
-    _prepare("IdentityPass", "nodes that hand on their operand", RemoveNeutral("Identity", "ConcatD", "AccumulateNV2")),
-    _prepare("DropOutPass", "dropout has no effect in inference", RemoveNeutral("Dropout")),
+    _prepare("IdentityPass", "nodes that hand on their only operand", RemoveNeutral("ConcatD", "AccumulateNV2")),
     _prepare("UnchangedTransposeRemovePass", "transposes that move nothing", RemoveNeutral("TransposeD")),
     _prepare("PermuteFusionPass", "transposes in a row are one", JoinTransposes(), RemoveNeutral("TransposeD")),
     _prepare("NoUseReshapeRemovePass", "views of views are one view", JoinViews()),
+    _prepare("ViewSinkingPass", "views go behind element-wise operators (our own pass)", SinkView(), JoinViews()),
     _prepare("CastRemovePass", "casts that change nothing or undo each other", RemoveNeutral("Cast"), JoinCasts()),
     _prepare(
         "AlgebraicSimplificationPass",
@@ -80,6 +79,7 @@ PIPELINE: tuple[Pass, ...] = (
     _fusion("LayerNormONNXFusionPass", "a layer norm in nine steps is one operator", JoinLayerNorm()),
     _fusion("GeluFusion", "Gelu spelled out with Erf is one operator (our own pass)", JoinGelu()),
     _fusion("SwishFusion", "x times its sigmoid, hard or not, is one operator (our own pass)", JoinGate()),
+    _fusion("MatMulTransposeFusion", "a transpose is the product's flag (our own pass)", FoldTranspose()),
     _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
     _fusion("ConvBatchnormFusionPass", "normalisation goes into filter and bias", FoldBatchNorm()),
     _fusion("ConvScaleFusionPass", "a factor a channel goes into the filter", FoldScale("Mul", "RealDiv")),

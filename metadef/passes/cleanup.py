@@ -16,9 +16,6 @@ from metadef.op import CostClass
 from metadef.ops.evaluate import constant_value, evaluate_node
 from metadef.rewrite import Nodes, Pass, PassContext, Rule, bypass, inherit
 
-VIEW_TYPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-
 # -- constants ---------------------------------------------------------------------------------------------------------
 
 
@@ -74,13 +71,11 @@ def _zeros(values: tuple[int, ...]) -> bool:
 
 
 _NEUTRAL: dict[str, Callable[[Node], int | None]] = {
-    "Identity": lambda node: 0,
-    "Dropout": lambda node: 0,
-    "Cast": lambda node: 0 if _operand(node).desc.dtype is node.attrs["dst_type"] else None,
+    "Cast": lambda node: 0 if operand(node).desc.dtype is node.attrs["dst_type"] else None,
     "TransposeD": lambda node: 0 if node.attrs["perm"] == tuple(range(len(node.attrs["perm"]))) else None,
     "PadD": lambda node: 0 if _zeros(node.attrs["paddings"]) else None,
     "TileD": lambda node: 0 if set(node.attrs["multiples"]) <= {1} else None,
-    "BroadcastToD": lambda node: 0 if _same_shape(node) else None,
+    "BroadcastToD": lambda node: 0 if same_shape(node) else None,
     "ConcatD": lambda node: 0 if len(node.inputs) == 1 else None,
     "AccumulateNV2": lambda node: 0 if len(node.inputs) == 1 else None,
     "Add": lambda node: 0 if _constant_is(node, 1, 0) else 1 if _constant_is(node, 0, 0) else None,
@@ -92,14 +87,14 @@ _NEUTRAL: dict[str, Callable[[Node], int | None]] = {
 """Operator type -> position of the operand that equals the result, or None if this node has an effect."""
 
 
-def _operand(node: Node, slot: int = 0) -> Tensor:
+def operand(node: Node, slot: int = 0) -> Tensor:
     tensor = node.inputs[slot]
     assert tensor is not None
     return tensor
 
 
-def _same_shape(node: Node) -> bool:
-    return _operand(node).desc.origin_shape == node.output.desc.origin_shape
+def same_shape(node: Node) -> bool:
+    return operand(node).desc.origin_shape == node.output.desc.origin_shape
 
 
 class RemoveNeutral(Rule):
@@ -112,99 +107,30 @@ class RemoveNeutral(Rule):
         if len(node.outputs) != 1 or node.fused:
             return None
         slot = _NEUTRAL[node.op_type](node)
-        return None if slot is None or _operand(node, slot).desc != node.output.desc else (node,)
+        return None if slot is None or operand(node, slot).desc != node.output.desc else (node,)
 
     def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
-        return _feeds_output_directly(graph, nodes[0])
+        return feeds_output_directly(graph, nodes[0])
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
         (node,) = nodes
         slot = _NEUTRAL[node.op_type](node)
         assert slot is not None
-        bypass(graph, node, _operand(node, slot))
+        bypass(graph, node, operand(node, slot))
 
 
-def _feeds_output_directly(graph: Graph, node: Node) -> str:
+def feeds_output_directly(graph: Graph, node: Node) -> str:
     """An output of the graph must be made by a node: the device cannot hand out an input or a constant as a result."""
-    if _is_output(graph, node.output):
+    if is_output(graph, node.output):
         for tensor in node.inputs:
-            if tensor is not None and (tensor.producer is None or _is_output(graph, tensor)):
+            if tensor is not None and (tensor.producer is None or is_output(graph, tensor)):
                 kind = "an output itself" if tensor.producer is not None else "made by no node"
                 return f"it makes an output of the graph from '{tensor.name}', which is {kind}"
     return ""
 
 
-class JoinViews(Rule):
-    """A view of a view is one Reshape; a view that keeps the shape is nothing."""
-
-    roots = VIEW_TYPES
-
-    def match(self, graph: Graph, node: Node) -> Nodes | None:
-        source = _operand(node)
-        if source.desc.origin_shape == node.output.desc.origin_shape and source.desc.is_plain:
-            return (node,)
-        above = source.producer
-        joined = above is not None and above.domain == "ascend" and above.op_type in VIEW_TYPES
-        return (node, above) if joined and above is not None else None
-
-    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
-        return _feeds_output_directly(graph, nodes[0]) if len(nodes) == 1 else ""
-
-    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
-        node = nodes[0]
-        if len(nodes) == 1:
-            bypass(graph, node, _operand(node))
-            return
-        above = nodes[1]
-        graph.set_input(node, 0, _operand(above))
-        if _same_shape(node) and not _feeds_output_directly(graph, node):
-            bypass(graph, node, _operand(node))
-        else:
-            node.op_type, node.attrs = "Reshape", {"shape": node.output.desc.origin_shape}
-            inherit(node, above)
-        if not above.output.uses and not _is_output(graph, above.output):
-            graph.remove_node(above)
-
-
-def _is_output(graph: Graph, tensor: Tensor) -> bool:
+def is_output(graph: Graph, tensor: Tensor) -> bool:
     return any(tensor is item for item in graph.outputs)
-
-
-class JoinTransposes(Rule):
-    """Two transposes in a row are one; a transpose that moves only axes of size 1 is a view."""
-
-    roots = ("TransposeD",)
-
-    def match(self, graph: Graph, node: Node) -> Nodes | None:
-        above = _operand(node).producer
-        if above is not None and above.domain == "ascend" and above.op_type == "TransposeD":
-            return (node, above)
-        return (node,) if self._is_view(node) else None
-
-    @staticmethod
-    def _is_view(node: Node) -> bool:
-        shape = _operand(node).desc.origin_shape
-        moved = [axis for axis in node.attrs["perm"] if shape[axis] != 1]
-        return moved == sorted(moved)
-
-    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
-        if not all(tensor.desc.is_plain for node in nodes for tensor in (_operand(node), node.output)):
-            return "the tensor is not in a plain format"
-        return ""
-
-    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
-        node = nodes[0]
-        if len(nodes) == 1:
-            node.op_type, node.attrs = "Reshape", {"shape": node.output.desc.origin_shape}
-            graph.revision += 1
-            return
-        above = nodes[1]
-        first, second = above.attrs["perm"], node.attrs["perm"]
-        graph.set_input(node, 0, _operand(above))
-        node.attrs = {"perm": tuple(first[axis] for axis in second)}
-        inherit(node, above)
-        if not above.output.uses and not _is_output(graph, above.output):
-            graph.remove_node(above)
 
 
 _FAITHFUL = {
@@ -226,22 +152,22 @@ class JoinCasts(Rule):
     roots = ("Cast",)
 
     def match(self, graph: Graph, node: Node) -> Nodes | None:
-        above = _operand(node).producer
+        above = operand(node).producer
         found = above is not None and above.domain == "ascend" and above.op_type == "Cast" and not above.fused
         return (node, above) if found and above is not None else None
 
     def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
         node, above = nodes
-        first, middle = _operand(above).desc.dtype, above.output.desc.dtype
+        first, middle = operand(above).desc.dtype, above.output.desc.dtype
         if middle not in _FAITHFUL.get(first, ()):
             return f"{middle.label} between them rounds values of {first.label}"
-        return "" if _operand(above).desc.format == node.output.desc.format else "the storage formats differ"
+        return "" if operand(above).desc.format == node.output.desc.format else "the storage formats differ"
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
         node, above = nodes
-        graph.set_input(node, 0, _operand(above))
+        graph.set_input(node, 0, operand(above))
         inherit(node, above)
-        if not above.output.uses and not _is_output(graph, above.output):
+        if not above.output.uses and not is_output(graph, above.output):
             graph.remove_node(above)
 
 
@@ -278,7 +204,7 @@ class CommonSubexpressionEliminationPass(Pass):
             first = seen.setdefault(key, node) if key is not None else node
             if first is node:
                 continue
-            if _is_output(graph, node.outputs[0]) and _is_output(graph, first.outputs[0]):
+            if is_output(graph, node.outputs[0]) and is_output(graph, first.outputs[0]):
                 context.record.refuse(node, f"both '{first.name}' and this node make an output of the graph")
                 continue
             for mine, other in zip(node.outputs, first.outputs, strict=True):
