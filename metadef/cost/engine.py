@@ -640,6 +640,7 @@ def emit_vector(
     """Write instructions of whole tiles of a vector kernel and say how many; ``at[0]`` is the next tile.
 
     The first ``loads`` transfers are loads, the others stores. Events: in-ready, in-free, out-ready, out-free a slot.
+    With one set of buffers a tile ends before the next begins.
     """
     tiles = -(-units // tile_units)
     stores = moves.shape[0] - loads
@@ -656,6 +657,8 @@ def emit_vector(
             row = _row(rows, count, MTE2, int(moves[index, T_PATH]))
             if fresh == 0 and work.shape[0] + stores > 0:
                 _wait(row, 0, slots + slot, pending)
+                if slots == 1:
+                    _wait(row, 1, (3 if work.shape[0] else 1) * slots + slot, pending)
             fresh += 1
             times = 1 if moves[index, T_ONCE] else size
             _move(row, moves[index], times * moves[index, T_UNIT_BYTES], times * moves[index, T_UNIT_ROWS])

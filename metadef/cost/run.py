@@ -14,6 +14,9 @@ from metadef.format import ceil_div
 from metadef.kernel import CubeTile, Kernel
 from metadef.target import Target
 
+_SETTLE_RUNS = 2
+_OUT_OF_STEP_ROUNDS = 4
+
 
 @dataclass(frozen=True)
 class CoreRun:
@@ -55,11 +58,29 @@ class KernelRun:
 def run_stream(stream: CoreStream, target: Target, cores: int, *, keep: int = 0) -> CoreRun:
     """Execute a stream while ``cores`` cores share L2 and memory; ``keep`` instructions are recorded with their times.
 
+    Every core has an even share of the bandwidth. Cores that repeat many tiles fall out of step: what one leaves
+    unused serves the others, so the share grows by the idle part of the port, up to what one core can pull.
+
     Raises:
         ContractError: flags are not paired.
     """
-    sustained = [target.paths[name].sustained_bytes_per_cycle if name in target.paths else 1.0 for name in engine.PATHS]
+    limits = bandwidth_shares(target, 1)
     shares = bandwidth_shares(target, cores)
+    run = _execute(stream, target, shares, keep)
+    for _ in range(_SETTLE_RUNS if stream.rounds >= _OUT_OF_STEP_ROUNDS else 0):
+        used = [max(count / run.cycles, 1e-9) for count in (run.l2_bytes, run.hbm_bytes)]
+        even = bandwidth_shares(target, cores)
+        grown = [min(limit, max(fair, fair * own / load)) for limit, fair, own, load in zip(limits, even, shares, used)]
+        waits = sum(run.why.get(name, 0) for name in ("L2", "HBM"))
+        if waits * 50 < run.cycles or all(new < old * 1.02 for new, old in zip(grown, shares)):
+            break
+        shares = (grown[0], grown[1])
+        run = _execute(stream, target, shares, keep)
+    return run
+
+
+def _execute(stream: CoreStream, target: Target, shares: tuple[float, float], keep: int) -> CoreRun:
+    sustained = [target.paths[name].sustained_bytes_per_cycle if name in target.paths else 1.0 for name in engine.PATHS]
     names = ("sync.flag_cycles", "sync.handoff_cycles", "sync.scalar_issue_cycles")
     flag, handoff, issue = (int(target.value(name)) for name in names)
     core = engine.new_core(stream.events, np.asarray(sustained), shares, (flag, handoff, issue))

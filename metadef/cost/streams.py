@@ -67,6 +67,14 @@ class CoreStream:
     slots: int
     call_cycles: int
 
+    @property
+    def rounds(self) -> int:
+        """Tiles the core computes one after another."""
+        if self.plan is None:
+            return ceil_div(self.units, max(self.tile_units, 1))
+        plan = self.plan
+        return plan.images * ceil_div(plan.m, plan.m0) * ceil_div(plan.n, plan.n0) * ceil_div(plan.k, plan.k1)
+
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[np.ndarray]:
         """Instructions in program order, (n, N_FIELDS) int64 at a time; the array is reused between batches."""
         at, pending = np.zeros(8, np.int64), np.zeros(self.events, np.int64)

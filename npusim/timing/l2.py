@@ -1,0 +1,105 @@
+"""What lies in L2 from task to task: ranges of device memory, least recently used out first, writes kept until evicted.
+
+Only bytes are tracked, not lines: a range is resident as a whole or to a part. A task that touches more than L2 holds
+streams through it and leaves the same share of each operand behind; nothing it read survives to be hit within the task
+(board: 302 MB read four times over hit 0.005 %).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass
+class _Range:
+    start: int
+    stop: int
+    resident: float
+    dirty: float
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bytes of a task's operands that were in L2 (per input, in order) and dirty bytes that had to leave for it."""
+
+    hits: tuple[int, ...]
+    written_back: int
+
+
+class L2:
+    """The cache's contents. ``capacity`` is bytes; ranges are kept from oldest to newest."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._ranges: list[_Range] = []
+
+    @property
+    def resident_bytes(self) -> int:
+        return round(sum(item.resident for item in self._ranges))
+
+    def touch(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> Access:
+        """One task: (address, bytes) of its inputs and outputs."""
+        hits = tuple(round(self._hit(address, size)) for address, size in reads)
+        footprint = sum(size for _, size in {*reads, *writes})
+        left = min(1.0, self.capacity / max(footprint, 1))
+        through = 0.0
+        for address, size in reads:
+            dirty = self._take_out(address, size)
+            kept = size * left
+            through += max(dirty - kept, 0.0)
+            self._ranges.append(_Range(address, address + size, kept, min(dirty, kept)))
+        for address, size in writes:
+            self._take_out(address, size)
+            kept = size * left
+            through += size - kept
+            self._ranges.append(_Range(address, address + size, kept, kept))
+        return Access(hits, round(through + self._evict()))
+
+    def drop(self, address: int, size: int) -> None:
+        """Another master (the host) wrote this range in memory: what L2 holds of it is stale."""
+        self._take_out(address, size)
+
+    def _hit(self, address: int, size: int) -> float:
+        stop = address + size
+        found = 0.0
+        for item in self._ranges:
+            common = min(stop, item.stop) - max(address, item.start)
+            if common > 0:
+                found += common * item.resident / (item.stop - item.start)
+        if size > self.capacity:
+            return 0.0
+        return min(found, float(size))
+
+    def _take_out(self, address: int, size: int) -> float:
+        """Remove a range; returns the dirty bytes it held. Ranges that reach beyond it keep their outer parts."""
+        stop, dirty = address + size, 0.0
+        kept: list[_Range] = []
+        for item in self._ranges:
+            common = min(stop, item.stop) - max(address, item.start)
+            if common <= 0:
+                kept.append(item)
+                continue
+            length = item.stop - item.start
+            dirty += item.dirty * common / length
+            for low, high in ((item.start, address), (stop, item.stop)):
+                if high > low:
+                    part = (high - low) / length
+                    kept.append(_Range(low, high, item.resident * part, item.dirty * part))
+        self._ranges = kept
+        return dirty
+
+    def _evict(self) -> float:
+        """Drop the oldest bytes beyond the capacity; returns the dirty ones among them."""
+        over = sum(item.resident for item in self._ranges) - self.capacity
+        written = 0.0
+        while over > 0 and self._ranges:
+            oldest = self._ranges[0]
+            part = min(1.0, over / oldest.resident) if oldest.resident > 0 else 1.0
+            over -= oldest.resident * part
+            written += oldest.dirty * part
+            oldest.resident *= 1 - part
+            oldest.dirty *= 1 - part
+            if part >= 1.0:
+                self._ranges.pop(0)
+        return written

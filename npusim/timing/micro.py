@@ -1,0 +1,97 @@
+"""Microbenchmarks on the simulated chip: the runs that published board measurements are compared with.
+
+They bypass operators: a pure copy, an addition with a given tile, a matrix product with a given tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metadef.cost import engine
+from metadef.cost.estimate import launch_cycles
+from metadef.cost.run import CoreRun, KernelRun, run_kernel, run_stream
+from metadef.cost.streams import CoreStream, MemoryState, transfer
+from metadef.dtype import DType
+from metadef.format import TensorDesc, ceil_div
+from metadef.kernel import CubeTile, Engine, Kernel
+from metadef.target import Target
+
+
+@dataclass(frozen=True)
+class CopyRun:
+    """A copy of ``total_bytes``: one core's run and the task time in microseconds, launch included."""
+
+    core: CoreRun
+    total_bytes: int
+    us: float
+
+    @property
+    def tb_s(self) -> float:
+        """Bandwidth by task time, 10^12 bytes per second."""
+        return self.total_bytes / self.us / 1e6
+
+
+def read_copies(
+    target: Target,
+    total_bytes: int,
+    rows: int,
+    row_bytes: int,
+    *,
+    cores: int | None = None,
+    path: str = "GM->UB",
+    cold: float = 1.0,
+    pitch: int = 0,
+    residue: int = 0,
+    protocol: str = "benchmark",
+) -> CopyRun:
+    """All cores read their share in transfers of ``rows`` rows of ``row_bytes``, ``pitch`` bytes apart."""
+    cores = cores or target.cores("L1" in path)
+    copies = ceil_div(total_bytes, rows * row_bytes * cores)
+    move = transfer(
+        target, path, cold=cold, to_memory=cold, residue=residue, pitch=pitch or row_bytes,
+        unit_bytes=rows * row_bytes, unit_rows=rows,
+    )  # fmt: skip
+    stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), copies, 1, 1, 0)
+    core = run_stream(stream, target, cores)
+    cycles = core.cycles + int(launch_cycles(target, cores, protocol))
+    return CopyRun(core, total_bytes, cycles / target.clock_mhz)
+
+
+def add_tiles(
+    target: Target,
+    elements: int,
+    tile_bytes: int,
+    *,
+    cores: int,
+    double_buffer: bool,
+    cold: float = 1.0,
+    write_back: float = 1.0,
+    bank_conflict: bool = True,
+    protocol: str = "benchmark",
+) -> CopyRun:
+    """z = x + y in fp16 with tiles of ``tile_bytes`` per operand; ``total_bytes`` counts reads and writes."""
+    tiles = ceil_div(elements * 2, tile_bytes * cores)
+    loads = [transfer(target, "GM->UB", cold=cold, to_memory=cold, unit_bytes=tile_bytes) for _ in range(2)]
+    store = transfer(target, "UB->GM", to_memory=write_back, unit_bytes=tile_bytes)
+    first, slope = target.vector_instruction("add", 2)
+    conflict = target.value("vector.bank_conflict_cycles") if bank_conflict else 0
+    work = np.asarray([(engine.VECTOR, first, slope, tile_bytes, False, 1, 0, conflict, 0)], np.float64)
+    slots = 1 + double_buffer
+    call = target.value("vector.dependent_call_cycles")
+    stream = CoreStream(4 * slots, None, np.stack([*loads, store]), 2, work, tiles, 1, slots, call)
+    core = run_stream(stream, target, cores)
+    cycles = core.cycles + int(launch_cycles(target, cores, protocol))
+    return CopyRun(core, elements * 6, cycles / target.clock_mhz)
+
+
+def matmul(
+    target: Target, m: int, n: int, k: int, tile: CubeTile, *, dtype: DType = DType.FLOAT16, protocol: str = "benchmark"
+) -> KernelRun:
+    """A plain (ND) matrix product with a given tile, operands cold, results on their way to memory."""
+    a, b, c = TensorDesc((m, k), dtype), TensorDesc((k, n), dtype), TensorDesc((m, n), dtype)
+    cores = tile.split_batch * tile.split_m * tile.split_n * tile.split_k
+    flags = {"transpose_x1": False, "transpose_x2": False}
+    kernel = Kernel("MatMulV2", Engine.AICORE, (a, b), (c,), flags, tile=tile, block_dim=cores)
+    return run_kernel(kernel, target, MemoryState(cold=(1.0, 1.0), write_back=1.0), protocol=protocol)
