@@ -183,18 +183,13 @@ def open_om(path: str | Path) -> OmFile:
             count_bytes = stream.read(_TABLE.size)
             if len(count_bytes) < _TABLE.size:
                 raise _damaged(path, "the file ends before the partition table", got=f"{size} bytes")
-            count, second = _TABLE.unpack(count_bytes)
-            table_end, partitions = _parse_table(path, stream, count, second)
+            table_end, partitions = _parse_table(path, stream, _TABLE.unpack(count_bytes)[0], size)
     except OSError as error:
         raise ModelError(f"cannot read '{path}'", got=error.strerror or str(error), hint="check the path") from error
     if header.model_bytes and header.is_ours and header.model_bytes != size - HEADER_BYTES:
         raise _damaged(
             path, "the file is truncated or has grown", f"{header.model_bytes + HEADER_BYTES} bytes", f"{size}"
         )
-    for part in partitions:
-        if part.offset + part.size > size:
-            where = f"partition {_kind_name(part.kind)} reaches past the end of the file"
-            raise _damaged(path, where, f"at most {size} bytes", f"{part.offset + part.size} bytes")
     return OmFile(path, header, partitions, table_end)
 
 
@@ -230,25 +225,26 @@ def _parse_header(path: Path, head: bytes) -> OmHeader:
     )  # fmt: skip
 
 
-def _parse_table(path: Path, stream: BinaryIO, count: int, second: int) -> tuple[int, tuple[Partition, ...]]:
-    """Table of the first model. In old files 32-bit entries follow the count: ``second`` is data already."""
+def _parse_table(path: Path, stream: BinaryIO, count: int, size: int) -> tuple[int, tuple[Partition, ...]]:
+    """Table of the first model. Old files have 32-bit entries right after the count: tried where the new form fails."""
     if not 0 < count <= _MAX_PARTITIONS:
         raise _damaged(path, "implausible partition table", f"1 to {_MAX_PARTITIONS} partitions", f"{count}")
-    entry, start = _ENTRY, HEADER_BYTES + _TABLE.size
-    rows = _entries(path, stream, start, count, entry)
-    if second or any(row[2] + row[3] > 1 << 48 for row in rows):
-        entry, start = _OLD_ENTRY, HEADER_BYTES + 4
-        rows = _entries(path, stream, start, count, entry)
-    end = start + entry.size * count
-    return end, tuple(Partition(row[0], end + row[-2], row[-1]) for row in rows)
-
-
-def _entries(path: Path, stream: BinaryIO, start: int, count: int, entry: struct.Struct) -> list[tuple[int, ...]]:
-    stream.seek(start)
-    data = stream.read(entry.size * count)
-    if len(data) < entry.size * count:
-        raise _damaged(path, "the file ends inside the partition table")
-    return list(entry.iter_unpack(data))
+    forms = []
+    for entry, start in ((_ENTRY, HEADER_BYTES + _TABLE.size), (_OLD_ENTRY, HEADER_BYTES + 4)):
+        end = start + entry.size * count
+        stream.seek(start)
+        data = stream.read(entry.size * count)
+        if len(data) == entry.size * count:
+            rows = tuple(Partition(row[0], end + row[-2], row[-1]) for row in entry.iter_unpack(data))
+            forms.append((end, rows))
+    for end, rows in forms:
+        if all(part.offset + part.size <= size for part in rows):
+            return end, rows
+    if not forms:
+        raise _damaged(path, "the file ends inside the partition table", got=f"{size} bytes")
+    last = max(forms[0][1], key=lambda part: part.offset + part.size)
+    where = f"partition {_kind_name(last.kind)} reaches past the end of the file"
+    raise _damaged(path, where, f"at most {size} bytes", f"{last.offset + last.size} bytes")
 
 
 def _digest_around(stream: BinaryIO, hole: Partition | None) -> bytes:
