@@ -7,7 +7,6 @@ in float32. Operators that only the AI CPU or the host runs keep float32. ``orig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from metadef.op import CostClass
 from metadef.ops.evaluate import constant_value
 from metadef.ops.numeric import HALF_MAX, narrow, widen
 from metadef.rewrite import Pass, PassContext
-
-if TYPE_CHECKING:
-    from metadef.target import Target
 
 CUBE = (CostClass.CONV, CostClass.MATMUL)
 _HALVES = (DType.FLOAT16, DType.BF16)
@@ -49,7 +45,7 @@ class RefineRunningPrecision(Pass):
         if context.options.precision == "fp16":
             refiner.force_fp16()
         refiner.widen_biases()
-        _check_cube(graph, context.target, context.options.precision)
+        _check_cube(graph, context)
         return refiner.changed
 
 
@@ -170,7 +166,8 @@ def _can_be_low(node: Node) -> bool:
     )
 
 
-def _check_cube(graph: Graph, target: Target, precision: str) -> None:
+def _check_cube(graph: Graph, context: PassContext) -> None:
+    target, precision = context.target, context.options.precision
     problems = []
     known = ", ".join(sorted(dtype.label for dtype in target.cube_dtypes))
     for node in graph.nodes:

@@ -17,6 +17,9 @@ FIXPIPE_ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "ClipByValue"})
 VECTOR_ACTIVATIONS = FIXPIPE_ACTIVATIONS | {"Sigmoid", "Tanh", "Gelu", "Swish"}
 """One-operand operators that a cube kernel applies: by the fixpipe, and by the vector unit of a coupled core."""
 
+_FORMS = {"Gelu": {"approximate": "none"}, "Swish": {"scale": 1.0}}
+"""The one form of an activation that a cube kernel applies, where the operator has several."""
+
 COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
 CLIPS = frozenset({"Relu6", "ClipByValue"})
 _FLOATS = (DType.FLOAT, DType.FLOAT16, DType.BF16)
@@ -63,6 +66,9 @@ class FuseActivation(Rule):
             return "one of the two does not run on the device"
         if any(item.operand is None for item in base.fused):
             return f"'{base.name}' has an activation already"
+        for name, value in _FORMS.get(node.op_type, {}).items():
+            if node.attrs[name] != value:
+                return f"cube kernels apply {node.op_type} with {name}={value} only, not {node.attrs[name]}"
         return other_readers(graph, base.output, node) or same_result(base, node)
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
