@@ -16,8 +16,7 @@ from npusim.report.trace import write_trace
 
 
 def write_reports(folder: Path, program: Program, profile: Profile, target: Target) -> list[Path]:
-    """Write ``operators.csv``, ``trace.json``, ``memory.png``, ``timeline.png``, ``traffic.png`` and ``roofline.png``; returns their
-    paths.
+    """Write the table (operators.csv), the Perfetto trace (trace.json) and the pictures (PNG); returns their paths.
 
     Raises:
         UsageError: the folder cannot be written.
