@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 FAMILIES = {
     "exec": "npusim.kernels.dispatch",
     "tile": "npusim.kernels.tiles",
-    "conv": "npusim.kernels.conv",
+    "conv": "npusim.kernels.conv_fill",
     "matmul": "npusim.kernels.matmul",
     "packb": "npusim.kernels.matmul",
     "pool": "npusim.kernels.pool",

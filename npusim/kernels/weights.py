@@ -43,30 +43,13 @@ def narrow_taps(weights: np.ndarray) -> np.ndarray:
     return w.transpose(2, 3, 1, 0).reshape(kh, kw * i, o)
 
 
-def grouped_taps(weights: np.ndarray, groups: int) -> tuple[np.ndarray, list[int]]:
-    """Grouped OIHW -> (flat units of 16 output channels, first 16-channel input group of each unit).
-
-    Every unit reads the same number of input groups; positions outside an output's own group hold zero weights.
-    """
-    o, per, kh, kw = weights.shape
-    out_per = o // groups
-    total = -(-per * groups // 16)
-    spans = []
-    for first in range(0, o, 16):
-        last = min(first + 15, o - 1)
-        low = first // out_per * per // 16
-        high = (last // out_per * per + per - 1) // 16
-        spans.append((low, high))
-    width = max(high - low + 1 for low, high in spans)
-    starts = [min(low, total - width) for low, _ in spans]
-    units = []
-    for unit, start in enumerate(starts):
-        block = np.zeros((16, width * 16, kh, kw), weights.dtype)
-        for lane in range(min(16, o - unit * 16)):
-            channel = (unit * 16 + lane) // out_per * per - start * 16
-            block[lane, channel : channel + per] = weights[unit * 16 + lane]
-        units.append(conv_taps(block).ravel())
-    return aligned(np.concatenate(units)), starts
+def lane_taps(weights: np.ndarray) -> np.ndarray:
+    """Grouped OIHW -> flat [O/16][taps][16 output lanes]; taps by 16-channel block, kernel row, column, channel."""
+    w = pad_to(weights, 0, 16)
+    o, per, kh, kw = w.shape
+    split = w.reshape(-1, 16, per, kh, kw)
+    blocks = [split[:, :, at : at + 16].transpose(0, 3, 4, 2, 1).reshape(o // 16, -1, 16) for at in range(0, per, 16)]
+    return aligned(np.concatenate(blocks, axis=1))
 
 
 def padded_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:

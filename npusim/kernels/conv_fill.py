@@ -1,0 +1,205 @@
+"""Code of the convolution kernel: fill the scratch block of a band, then run the register tiles over it.
+
+Kernel names: `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes>`; `npusim.kernels.conv` says what the
+variants are for and makes the descriptors, whose fields after those of `panels.Core` are named in `FIELDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from npusim.kernels import panels
+from npusim.kernels.conv_scratch import PIXEL
+from npusim.kernels.dispatch import scratch
+from npusim.kernels.ir import F32, I64, LANES, SIZE, Kernel, Val, vec
+
+FIELDS = (
+    "x",
+    "bands",
+    "splits",
+    "units_per_split",
+    "groups",
+    "planes",
+    "h",
+    "xn",
+    "xc",
+    "xh",
+    "xp",
+    "x_row",
+    "on",
+    "band_out",
+    "rows",
+    "row_table",
+    "phases",
+    "phase_table",
+    "stride_w",
+    "band_in",
+    "pad_top",
+    "row_bytes",
+    "narrow_bytes",
+    "lane_table",
+)
+(
+    _X,
+    _BANDS,
+    _SPLITS,
+    _UNITS_PER_SPLIT,
+    _GROUPS,
+    _PLANES,
+    _H,
+    _XN,
+    _XC,
+    _XH,
+    _XP,
+    _X_ROW,
+    _ON,
+    _BAND_OUT,
+    _ROWS,
+    _ROW_TABLE,
+    _PHASES,
+    _PHASE_TABLE,
+    _STRIDE_W,
+    _BAND_IN,
+    _PAD_TOP,
+    _ROW_BYTES,
+    _NARROW_BYTES,
+    _LANE_TABLE,
+) = range(panels.CORE_END, panels.CORE_END + len(FIELDS))
+
+
+def generate(k: Kernel, family: str, parameters: str) -> None:
+    """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes>`."""
+    source, target, kind = parameters.split(":")
+    panels.define(k, target)
+    _emit_zeros(k)
+    {"narrow": _emit_narrow_fill, "lanes": _emit_lane_fill}.get(kind, _emit_fill)(k, source)
+    with k.main() as (desc, part, ctx):
+        splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
+        split, rest = part % splits, part / splits
+        band, image = rest % bands, rest / bands
+        per = k.field(desc, _UNITS_PER_SPLIT)
+        begin = split * per
+        end = k.minimum(begin + per, k.field(desc, panels.UNITS))
+        first, count, x = k.const(0), k.field(desc, _GROUPS), scratch(k, ctx)
+        if kind in ("depthwise", "lanes"):
+            # Scratch holds only what this part's one unit reads.
+            first, count = begin, k.const(1)
+        source_image = k.field(desc, _X) + image * k.field(desc, _XN)
+        k.call("fill", desc, scratch(k, ctx), source_image, band, first, count)
+        out = k.field(desc, panels.OUT) + image * k.field(desc, _ON) + band * k.field(desc, _BAND_OUT)
+        weights = panels.weights_field(k, desc)
+        panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), band.eq(bands - 1))
+
+
+def _emit_zeros(k: Kernel) -> None:
+    with k.function("zeros", [I64, I64]) as (at, pixels):
+        zero = k.const(0.0, vec(F32))
+        with k.loop(pixels) as i:
+            k.store(zero, at + i * PIXEL)
+
+
+def _emit_fill(k: Kernel, dtype: str) -> None:
+    """fill(desc, scratch, image, band, first group, groups): fp32 [group][row][phase, column][16], zero padded."""
+    with k.function("fill", [I64] * 6) as (desc, base, image, band, first, count):
+        row_bytes, rows = k.field(desc, _ROW_BYTES), k.field(desc, _ROWS)
+        height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
+        top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
+        planes, xc, x_row = k.field(desc, _PLANES), k.field(desc, _XC), k.field(desc, _X_ROW)
+        at = k.var(base)
+        with k.loop(first + count, start=first) as group:
+            both = (group * 2 + 1) < planes
+            with k.loop(rows) as r:
+                y = top + k.load(table + r * 8)
+                to = at.get()
+                inside = (y >= 0) & (y < height)
+                with k.either(inside) as (copy, blank):
+                    with copy:
+                        _emit_row(k, desc, dtype, to, image + group * xc + y * x_row, both)
+                    with blank:
+                        k.call("zeros", to, row_bytes >> 6)
+                at.set(to + row_bytes)
+
+
+def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) -> None:
+    """One row of one 16-channel group, whose upper eight channels may not exist."""
+    xh = k.field(desc, _XH)
+    adjacent = both & xh.eq(8 * SIZE[dtype])
+
+    def copy(source: Val, step: Val, target: Val, count: Val) -> None:
+        with k.either(adjacent) as (whole, halves):
+            with whole, k.loop(count) as i:
+                k.store(k.load_f32(source + i * step, dtype), target + i * PIXEL)
+            with halves, k.loop(count) as i:
+                k.store(k.load_f32(source + i * step, dtype, 8), target + i * PIXEL)
+                upper = k.var(0.0, vec(F32, 8))
+                with k.when(both):
+                    upper.set(k.load_f32(source + xh + i * step, dtype, 8))
+                k.store(upper.get(), target + i * PIXEL + 32)
+
+    _emit_phases(k, desc, to, row, copy)
+
+
+def _emit_phases(k: Kernel, desc: Val, to: Val, row: Val, copy: Callable[[Val, Val, Val, Val], None]) -> None:
+    """Zeros, copied pixels, zeros of every stride phase; `copy(source, step, target, count)` emits the middle."""
+    xp = k.field(desc, _XP)
+    target = k.var(to)
+    with k.loop(k.field(desc, _PHASES)) as phase:
+        entry = k.field(desc, _PHASE_TABLE) + phase * 32
+        left, count, right, first = (k.field(entry, i) for i in range(4))
+        k.call("zeros", target.get(), left)
+        begin = target.get() + left * PIXEL
+        copy(row + first * xp, k.field(desc, _STRIDE_W) * xp, begin, count)
+        after = begin + count * PIXEL
+        k.call("zeros", after, right)
+        target.set(after + right * PIXEL)
+
+
+def _emit_lane_fill(k: Kernel, dtype: str) -> None:
+    """fill for groups that share 16 lanes: plane j holds, in every lane, input channel j of that lane's group."""
+    with k.function("fill", [I64] * 6) as (desc, base, image, band, unit, _count):
+        planes, rows, height = k.field(desc, _GROUPS), k.field(desc, _ROWS), k.field(desc, _H)
+        table, x_row, row_bytes = k.field(desc, _ROW_TABLE), k.field(desc, _X_ROW), k.field(desc, _ROW_BYTES)
+        top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
+        at = k.var(base)
+        with k.loop(planes) as plane:
+            offsets = k.field(desc, _LANE_TABLE) + (unit * planes + plane) * (8 * LANES)
+            shifts = [k.load(offsets + 8 * lane) for lane in range(LANES)]
+
+            def copy(source: Val, step: Val, target: Val, count: Val, shifts: list[Val] = shifts) -> None:
+                with k.loop(count) as i:
+                    for lane, shift in enumerate(shifts):
+                        k.store(k.load_f32(source + i * step + shift, dtype, 1), target + i * PIXEL + 4 * lane)
+
+            with k.loop(rows) as r:
+                y = top + k.load(table + r * 8)
+                inside = (y >= 0) & (y < height)
+                with k.either(inside) as (live, blank):
+                    with live:
+                        _emit_phases(k, desc, at.get(), image + y * x_row, copy)
+                    with blank:
+                        k.call("zeros", at.get(), row_bytes >> 6)
+                at.set(at.get() + row_bytes)
+
+
+def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
+    """fill for few channels: fp32 [row][column][channels], written in order as each store spills over the next."""
+    with k.function("fill", [I64] * 6) as (desc, base, image, band, _first, _count):
+        row_bytes, pixel = k.field(desc, _ROW_BYTES), k.field(desc, _NARROW_BYTES)
+        height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
+        top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
+        left, count, _right, first = (k.field(k.field(desc, _PHASE_TABLE), i) for i in range(4))
+        xp, x_row = k.field(desc, _XP), k.field(desc, _X_ROW)
+        zero = k.const(0.0, vec(F32, 8))
+        with k.loop(k.field(desc, _ROWS)) as r:
+            y = top + k.load(table + r * 8)
+            at = base + r * row_bytes
+            inside = (y >= 0) & (y < height)
+            begin = k.select(inside, left, 0) * pixel
+            end = k.select(inside, left + count, 0) * pixel
+            with k.loop(begin, step=32) as i:
+                k.store(zero, at + i)
+            source = image + y * x_row + first * xp
+            with k.when(inside), k.loop(count) as i:
+                k.store(k.load_f32(source + i * xp, dtype, 8), at + begin + i * pixel)
+            with k.loop(row_bytes, start=end, step=32) as i:
+                k.store(zero, at + i)

@@ -1,0 +1,158 @@
+"""Shape of a convolution, and the geometry of the fp32 scratch block it fills for one band of output rows.
+
+The block is [group][row][stride phase, column][16 channels]: columns are sorted by their phase modulo the horizontal
+stride, so that the inputs of neighbouring outputs always lie one pixel apart; the narrow form is [row][column][channel].
+From it follow the tap table, the register tiles of a band and the padding table of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.kernels import panels
+from npusim.kernels.cpu import host
+
+PIXEL = 64
+
+
+@dataclass(frozen=True)
+class Conv2D:
+    """Shape of a convolution: N, C, H, W in; O out; kernel, strides, pads (top, left, bottom, right), dilations.
+
+    `c0_in`/`c0_out` are the channels of one C1 plane (16, 8, 32, …; a multiple of 8).
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    o: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    c0_in: int = 16
+    c0_out: int = 16
+
+    @property
+    def out_hw(self) -> tuple[int, int]:
+        """Output height and width."""
+        (kh, kw), (sh, sw), (dh, dw) = self.kernel, self.strides, self.dilations
+        oh = (self.h + self.pads[0] + self.pads[2] - (kh - 1) * dh - 1) // sh + 1
+        ow = (self.w + self.pads[1] + self.pads[3] - (kw - 1) * dw - 1) // sw + 1
+        return oh, ow
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the whole operator."""
+        oh, ow = self.out_hw
+        return self.n * self.o * oh * ow * (self.c // self.groups) * self.kernel[0] * self.kernel[1]
+
+    def check(self) -> None:
+        """Raise ValueError for what no convolution can be."""
+        oh, ow = self.out_hw
+        if min(oh, ow) < 1:
+            raise ValueError(f"convolution of {self.h}x{self.w} by kernel {self.kernel} has no output ({oh}x{ow})")
+        if self.c % self.groups or self.o % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide {self.c} input and {self.o} output channels")
+        if self.c0_in % 8 or self.c0_out % 8:
+            raise ValueError(f"C0 must be a multiple of 8, not {self.c0_in} in, {self.c0_out} out")
+
+
+class Scratch:
+    """Geometry of the scratch block for one way of computing: `dense`, `narrow`, `depthwise` or `lanes`."""
+
+    def __init__(self, shape: Conv2D, kind: str) -> None:
+        self.shape, self.kind = shape, kind
+        self.narrow = shape.c if kind == "narrow" else 0
+        self.oh, self.ow = shape.out_hw
+        kh, kw = shape.kernel
+        (sh, sw), (dh, dw) = shape.strides, shape.dilations
+        per_group = shape.c // shape.groups
+        self.groups = {"dense": -(-shape.c // 16), "lanes": per_group}.get(kind, 1)
+        self.sparse_rows = sh > (kh - 1) * dh
+        if self.narrow:
+            self.tap_channels, self.pixel_bytes = kw * self.narrow, self.narrow * sw * 4
+            columns = (self.ow - 1) * sw + kw
+            self.phases = {0: (0, columns)}
+            # The last pixel is stored as eight lanes and a tile may run one pixel past its row.
+            self.row_bytes = columns * self.narrow * 4
+        else:
+            self.tap_channels, self.pixel_bytes = 16 if kind == "dense" else 0, PIXEL
+            reach: dict[int, int] = {}
+            for j in range(0, kw * dw, dw):
+                reach[j % sw] = max(reach.get(j % sw, 0), j // sw)
+            self.phases, at = {}, 0
+            for phase in sorted(reach):
+                self.phases[phase] = (at, self.ow + reach[phase])
+                at += self.ow + reach[phase]
+            self.row_bytes = at * PIXEL
+        self.out_row_pitch = (kh if self.sparse_rows else sh) * self.row_bytes
+        self.set_band(self.oh)
+
+    def set_band(self, band_rows: int) -> None:
+        """Fix the number of output rows in a band."""
+        (kh, _), (sh, _), (dh, _) = self.shape.kernel, self.shape.strides, self.shape.dilations
+        if self.sparse_rows:
+            rows = [r * sh + i * dh for r in range(band_rows) for i in range(kh)]
+        else:
+            rows = list(range((band_rows - 1) * sh + (kh - 1) * dh + 1))
+        self.rows = np.array(rows, np.int64)
+        self.group_bytes = len(rows) * self.row_bytes
+        slack = 256 + (panels.tile_length(host().tile_rows) + 1) * self.pixel_bytes
+        self.bytes = -(-(self.groups * self.group_bytes + slack) // 64) * 64
+
+    def taps(self) -> np.ndarray:
+        """Byte offsets of the taps in accumulation order."""
+        (kh, kw), (_, sw), (dh, dw) = self.shape.kernel, self.shape.strides, self.shape.dilations
+        step = 1 if self.sparse_rows else dh
+        if self.narrow:
+            return np.arange(kh, dtype=np.int64) * step * self.row_bytes
+        columns = [(self.phases[j % sw][0] + j // sw) * PIXEL for j in range(0, kw * dw, dw)]
+        places = [i * step * self.row_bytes + column for i in range(kh) for column in columns]
+        if self.kind == "lanes":
+            blocks = [range(g, min(g + 16, self.groups)) for g in range(0, self.groups, 16)]
+            order = [g * self.group_bytes + at for block in blocks for at in places for g in block]
+        else:
+            order = [g * self.group_bytes + at for g in range(self._tap_groups()) for at in places]
+        return np.array(order, np.int64)
+
+    def _tap_groups(self) -> int:
+        """16-channel input groups one output reads."""
+        return self.groups if self.kind != "dense" else self.groups // self.shape.groups or 1
+
+    def tiles(self, band_rows: int) -> list[panels.TileStep]:
+        """Register tiles covering a band of `band_rows` output rows."""
+        most = host().tile_rows
+        if self.ow * 2 <= most:
+            steps, row = [], 0
+            for rows in panels.balanced(band_rows, most // self.ow):
+                steps.append(panels.TileStep(rows, self.ow, row * self.out_row_pitch, rows * self.ow))
+                row += rows
+            return steps
+        if self._contiguous():
+            return panels.run_tiles(band_rows * self.ow, self.pixel_bytes)
+        return [
+            panels.TileStep(1, t.length, row * self.out_row_pitch + t.x_offset, t.pixels)
+            for row in range(band_rows)
+            for t in panels.run_tiles(self.ow, self.pixel_bytes)
+        ]
+
+    def _contiguous(self) -> bool:
+        """Whether consecutive output rows follow each other in scratch (1x1 kernels)."""
+        return self.out_row_pitch == self.ow * self.pixel_bytes
+
+    def phase_rows(self) -> list[list[int]]:
+        """Per phase: zero columns, copied columns, zero columns, first source column."""
+        shape = self.shape
+        rows = []
+        step = 1 if self.narrow else shape.strides[1]
+        for phase, (_, width) in self.phases.items():
+            left = min(width, max(0, -((phase - shape.pads[1]) // step)))
+            first = left * step + phase - shape.pads[1]
+            count = min(width - left, max(0, -((first - shape.w) // step)))
+            rows.append([left, count, width - left - count, first])
+        return rows

@@ -1,0 +1,63 @@
+"""Shared input generator and runner of the kernel tests.
+
+`values` makes arrays with the awkward numbers in them; `run_both` executes a task at one and at three threads and
+asserts that every output byte agrees.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from npusim.executor import OK, Executor
+from npusim.kernels.desc import Call, task_table
+from tests.npusim.kernels.twins import DTYPES
+
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 6e-8, -3e-5, 65504.0, -65504.0, 1.0)
+
+
+def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, special: bool = False) -> np.ndarray:
+    """Random array of a kernel dtype; with `special`, NaN, infinities, subnormals and huge values are among them."""
+    kind = DTYPES[dtype]
+    if dtype == "b8":
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype[0] in "iu":
+        info = np.iinfo(kind)
+        low, high = max(info.min, -1000), min(info.max, 1000)
+        return rng.integers(low, high, shape, endpoint=True).astype(kind)
+    x = rng.standard_normal(shape).astype(kind)
+    if special and x.size:
+        places = rng.integers(0, x.size, max(1, min(x.size // 8, 20)))
+        x.reshape(-1)[places] = rng.choice(np.array(SPECIAL, kind), places.size)
+    return x
+
+
+@functools.cache
+def executor(threads: int) -> Executor:
+    """An executor kept for the whole session."""
+    return Executor(threads)
+
+
+def run(calls: Sequence[Call] | Call, threads: int = 1) -> None:
+    """Execute calls in order; the status must be good."""
+    todo = [calls] if isinstance(calls, Call) else list(calls)
+    status = executor(threads).run(task_table(todo))
+    assert status.code == OK, status
+
+
+def run_both(make: Callable[[np.ndarray], Sequence[Call] | Call], out: np.ndarray) -> np.ndarray:
+    """Run `make(output)` into copies of `out` at one and three threads; returns the common result."""
+    results = []
+    for threads in (1, 3):
+        target = out.copy()
+        run(make(target), threads)
+        results.append(target)
+    assert results[0].tobytes() == results[1].tobytes(), "results depend on the number of threads"
+    return results[0]
+
+
+def address(x: np.ndarray) -> int:
+    """Address of an array's first element, views included."""
+    return int(x.__array_interface__["data"][0])
