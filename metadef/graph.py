@@ -97,15 +97,17 @@ class Graph:
         self.notes: list[str] = []
         self.revision = 0
         self._names: set[str] = set()
+        self._suffixes: dict[str, int] = {}
 
     # -- building -----------------------------------------------------------------------------------------------------
 
     def unique_name(self, wanted: str) -> str:
         """``wanted``, or ``wanted_1``, ``wanted_2``… if it is taken."""
-        name, count = wanted, 0
+        name, count = wanted, self._suffixes.get(wanted, 0)
         while name in self._names:
             count += 1
             name = f"{wanted}_{count}"
+        self._suffixes[wanted] = count
         self._names.add(name)
         return name
 

@@ -253,7 +253,7 @@ class OpDef:
         for position, port in self.ports_of(len(inputs)):
             desc = inputs[position] if position < len(inputs) else None
             if desc is None:
-                if port.kind is PortKind.REQUIRED:
+                if port.kind is not PortKind.OPTIONAL:
                     problems.append(Problem(f"{self.type} needs this operand", node=node, port=port.name))
                 continue
             if desc.dtype not in port.types:

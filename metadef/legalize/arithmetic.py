@@ -10,6 +10,7 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.graph import Tensor
 from metadef.legalize.table import Step, Unmapped, rule
+from metadef.ops.numeric import convert
 
 _SAME = (
     "Abs Add Ceil Cos Equal Erf Exp Floor Greater HardSwish Less Log Mish Mul Neg Reciprocal Relu Round Sigmoid Sign "
@@ -23,7 +24,6 @@ _RENAMED = {
     "LessOrEqual": "LessEqual",
     "Not": "LogicalNot",
     "Or": "LogicalOr",
-    "PRelu": "PRelu",
     "Where": "SelectV2",
     "Xor": "LogicalXor",
 }
@@ -90,7 +90,8 @@ def cast(step: Step, tensor: Tensor, dtype: DType) -> Tensor:
     if tensor.desc.dtype is dtype:
         return tensor
     if tensor.const is not None and tensor.desc.dtype is not DType.BF16:
-        return step.constant(tensor.const, f"{tensor.name.rpartition('/')[2]}_{dtype.label}", dtype)
+        value = convert(tensor.const, dtype)
+        return step.constant(value, f"{tensor.name.rpartition('/')[2]}_{dtype.label}", dtype)
     return step.op("Cast", [tensor], {"dst_type": dtype})
 
 
@@ -132,6 +133,16 @@ def leaky_relu(step: Step) -> Sequence[Tensor]:
     return step.out("LeakyRelu", [step[0]], {"negative_slope": step.attr("alpha", 0.01)})
 
 
+@rule("PRelu")
+def prelu(step: Step) -> Sequence[Tensor]:
+    """Old files give one slope a channel where the specification wants it stretched to the right."""
+    slope, shape = step[1], step.shape()
+    count = slope.desc.origin_shape
+    if len(count) == 1 and count[0] not in (1, shape[-1]) and len(shape) > 1 and count[0] == shape[1]:
+        slope = step.reshape(slope, (*count, *(1,) * (len(shape) - 2)))
+    return step.out("PRelu", [step[0], slope])
+
+
 @rule("Elu")
 def elu(step: Step) -> Sequence[Tensor]:
     return step.out("Elu", [step[0]], {"alpha": step.attr("alpha", 1.0)})
@@ -165,8 +176,8 @@ def thresholded_relu(step: Step) -> Sequence[Tensor]:
 
 
 @rule("Cast", "CastLike")
-def convert(step: Step) -> Sequence[Tensor]:
+def cast_rule(step: Step) -> Sequence[Tensor]:
     wanted = step.result().dtype
-    if step.dtype() is wanted:
-        return [step[0]]
+    if step.dtype() is wanted or step[0].is_const:
+        return [cast(step, step[0], wanted)]
     return step.out("Cast", [step[0]], {"dst_type": wanted})

@@ -243,7 +243,7 @@ _unary("Sqrt", unary_reference(np.sqrt), ("sqrt",), "Square root.", fp32=True)
 _unary("Rsqrt", unary_reference(lambda x: 1 / np.sqrt(x)), ("sqrt", "dup", "div"), "1 / sqrt(x).", fp32=True)
 _unary("Reciprocal", unary_reference(lambda x: 1 / x), ("dup", "div"), "1 / x.", fp32=True)
 _unary("Neg", unary_reference(np.negative), ("muls",), "-x; integers wrap.", SIGNED)
-_unary("Abs", unary_reference(np.abs), ("abs",), "|x|.", NUMBERS)
+_unary("Abs", unary_reference(np.abs), ("abs",), "Absolute value.", NUMBERS)
 _unary(
     "Sign",
     unary_reference(np.sign),

@@ -37,7 +37,7 @@ def evaluate(
     _check_feeds(graph, feeds)
     values: dict[int, np.ndarray] = {}
     for tensor in graph.inputs:
-        values[id(tensor)] = narrow(feeds[tensor.name], tensor.desc.dtype, overflow)
+        values[id(tensor)] = _stored(feeds[tensor.name], tensor.desc.dtype, overflow)
     for tensor in graph.constants():
         values[id(tensor)] = constant_value(tensor)
     last_use = {} if keep else _last_uses(graph)
@@ -97,6 +97,12 @@ def constant_value(tensor: Tensor) -> np.ndarray:
     """A constant's elements under its shape, in its storage type."""
     assert tensor.const is not None
     return tensor.const.reshape(tensor.desc.origin_shape)
+
+
+def _stored(value: np.ndarray, dtype: DType, overflow: str) -> np.ndarray:
+    """A feed in its storage type; bfloat16 may come as its bits in uint16."""
+    value = np.asarray(value)
+    return value if value.dtype == dtype.numpy else narrow(value, dtype, overflow)
 
 
 def _check_feeds(graph: Graph, feeds: Mapping[str, np.ndarray]) -> None:

@@ -231,7 +231,7 @@ register(
         (Y,),
         _infer_gather,
         _gather_reference,
-        "Slices of x along axis, picked by indices; negative ones count from the back, others out of range are a fault.",
+        "Slices of x along axis, picked by indices; negative ones count from the back, others out of range fault.",
         (Attr("axis", AttrKind.INT, 0),),
         cost=CostClass.GATHER,
         work=_GATHER,
