@@ -1,0 +1,96 @@
+"""What kernels move and compute, seen as products and as units."""
+
+import numpy as np
+import pytest
+
+from metadef.cost.cube_view import CubeView, piece_of
+from metadef.cost.vector_view import VectorView
+from metadef.dtype import DType
+from metadef.error import TargetError
+from metadef.format import Format, TensorDesc
+from metadef.kernel import CubeTile, Engine, Kernel
+from metadef.target import load_target
+from tests.metadef.cost.samples import FP16, conv_kernel, matmul_kernel, vector_kernel
+
+B3, P3 = load_target("Ascend910B3"), load_target("Ascend310P3")
+TILE = CubeTile(64, 64, 64, 64)
+
+
+def test_convolution_is_a_product_per_image():
+    view = CubeView.of(conv_kernel(B3, TILE, c=3, oc=64, size=224, window=7, stride=2, n=2), B3)
+    assert (view.batch, view.m, view.n, view.k) == (2, 112 * 112, 64, 7 * 7 * 16)
+    assert view.shared_b and view.a_path == "GM->L1"
+    assert view.macs == 2 * 112 * 112 * 64 * 3 * 49
+
+
+def test_narrow_groups_share_a_channel_block():
+    view = CubeView.of(conv_kernel(B3, TILE, groups=64, size=14), B3)
+    assert (view.batch, view.n, view.k) == (4, 16, 9 * 16)
+    assert not view.shared_b
+
+
+@pytest.mark.parametrize(("size", "window", "stride"), [(14, 3, 1), (15, 3, 2), (28, 1, 2), (11, 5, 2)])
+def test_input_pixels_are_those_under_the_windows(size, window, stride):
+    view = CubeView.of(conv_kernel(B3, TILE, size=size, window=window, stride=stride), B3)
+    pad, side = window // 2, view.window.ow
+    for start, stop in ((0, 5), (3, side), (side - 1, 3 * side), (0, view.m)):
+        rows, columns = set(), set()
+        for pixel in range(start, stop):
+            rows |= {pixel // side * stride - pad + tap for tap in range(window)}
+            columns |= {pixel % side * stride - pad + tap for tap in range(window)}
+        height = len(rows & set(range(min(rows), max(rows) + 1)) & set(range(size)))
+        span = range(max(min(rows), 0), min(max(rows) + 1, size))
+        one_row = start // side == (stop - 1) // side
+        wide = range(max(min(columns), 0), min(max(columns) + 1, size))
+        expected = len(span) * (len(wide) if one_row else size)
+        assert height <= len(span)
+        assert int(view.window.input_pixels(np.int64(start), np.int64(stop))) == expected
+
+
+def test_pieces_cover_the_product():
+    view = CubeView.of(matmul_kernel(1000, 500, 300, TILE), B3)
+    tile = CubeTile(64, 64, 64, 64, split_m=7, split_n=3, split_k=2)
+    most, least = piece_of(view, tile), piece_of(view, tile, smallest=True)
+    assert most.m * 7 >= 1000 and most.n * 3 >= 500 and most.k * 2 >= 300
+    assert least.m <= most.m and least.n <= most.n and least.k <= most.k
+    assert all(size % 16 == 0 for size in (most.m, most.n, most.k))
+
+
+def test_fp32_product_is_refused_where_the_cube_has_none():
+    desc = TensorDesc((64, 64), DType.FLOAT)
+    flags = {"transpose_x1": False, "transpose_x2": False}
+    kernel = Kernel("MatMulV2", Engine.AICORE, (desc, desc), (desc,), flags, tile=TILE)
+    assert CubeView.of(kernel, B3).fractal_k == 8
+    with pytest.raises(TargetError, match="--precision fp16"):
+        CubeView.of(kernel, P3)
+
+
+def test_computation_in_fp32_adds_casts():
+    names = [item.mnemonic for item in VectorView.of(vector_kernel("Exp", 4096, cores=1, units_per_tile=64), B3).work]
+    assert names == ["exp", "cast", "cast"]
+    wide = vector_kernel("Exp", 4096, cores=1, units_per_tile=64, dtype=DType.FLOAT)
+    assert [item.mnemonic for item in VectorView.of(wide, B3).work] == ["exp"]
+
+
+def test_softmax_runs_its_list_once_a_row():
+    desc = TensorDesc((8, 1000), FP16)
+    view = VectorView.of(Kernel("SoftmaxV2", Engine.VECTOR, (desc,), (desc,), {"axes": (-1,)}), B3)
+    assert view.rows == 8
+    by_name = {item.mnemonic: item for item in view.work}
+    assert by_name["exp"].repeats == 8 * -(-1000 * 4 // 256)
+    assert by_name["exp"].all_calls == 8
+
+
+def test_small_operands_are_loaded_once_a_core():
+    x, bias = TensorDesc((64, 1024), FP16), TensorDesc((1024,), FP16)
+    view = VectorView.of(Kernel("Add", Engine.VECTOR, (x, bias), (x,)), B3)
+    assert [item.once for item in view.loads] == [False, True]
+
+
+def test_layout_change_moves_blocks():
+    x = TensorDesc((1, 64, 7, 7), FP16, Format.NCHW, Format.NCHW)
+    y = x.stored_as(Format.NC1HWC0, 16)
+    attrs = {"src_format": "NCHW", "dst_format": "NC1HWC0", "groups": 1}
+    view = VectorView.of(Kernel("TransData", Engine.VECTOR, (x,), (y,), attrs), B3)
+    assert [item.mnemonic for item in view.work] == ["transpose", "copy"]
+    assert view.work[1].repeats == y.payload_bytes / 32

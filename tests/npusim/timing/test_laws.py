@@ -1,0 +1,151 @@
+"""Laws of the timing, and the published board runs whose tiling is known. Nothing here asserts on a clock."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from metadef.cost import engine
+from metadef.cost.run import bandwidth_shares, run_kernel, run_stream
+from metadef.cost.streams import MemoryState, kernel_streams
+from metadef.kernel import CubeTile, VectorTile
+from metadef.target import Target, load_target
+from npusim.timing.micro import add_tiles, matmul, read_copies
+from tests.metadef.cost.samples import conv_kernel, matmul_kernel, vector_kernel
+
+B1, P3 = load_target("Ascend910B1"), load_target("Ascend310P3")
+COLD = MemoryState(cold=(1.0, 1.0, 1.0, 1.0), write_back=1.0)
+BOARD_BYTES = 12288 * 12288 * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "tb_s"), [(1, 128, 0.55), (64, 128, 1.37), (64, 2048, 1.49)], ids=["128B", "8KB", "128KB"]
+)
+def test_reads_by_all_vector_cores(rows, row_bytes, tb_s):
+    run = read_copies(B1, BOARD_BYTES, rows, row_bytes, pitch=24576)
+    assert run.tb_s == pytest.approx(tb_s, rel=0.25)
+    assert run.core.moved["GM->UB"] * B1.vector_cores == pytest.approx(BOARD_BYTES, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "pitch", "row_bytes", "us"),
+    [
+        ("GM->L1 ND2NZ", 24576, 128, 300.7),
+        ("GM->L1 ND2NZ", 24576, 512, 230.2),
+        ("GM->L1 ND2NZ", 24574, 512, 438.8),
+        ("GM->UB", 24574, 2048, 275.3),
+    ],
+)
+def test_layout_loads_and_odd_rows(path, pitch, row_bytes, us):
+    run = read_copies(B1, BOARD_BYTES, 64, row_bytes, pitch=pitch, path=path)
+    assert run.us == pytest.approx(us, rel=0.25)
+    assert ("MISALIGNED" in run.core.why) == (pitch % 32 != 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "tile_bytes", "double", "write_back", "conflict", "us"),
+    [
+        (1, 8192, False, 1.0, True, 6909.6),
+        (48, 8192, False, 1.0, True, 306.6),
+        (48, 32768, False, 1.0, True, 268.5),
+        (48, 16384, True, 1.0, True, 264.0),
+        (48, 16384, True, 0.0, True, 187.7),
+        (48, 16256, True, 0.0, False, 184.5),
+    ],
+)
+def test_additions_with_known_tiles(cores, tile_bytes, double, write_back, conflict, us):
+    run = add_tiles(
+        B1, 8192 * 8192, tile_bytes, cores=cores, double_buffer=double, write_back=write_back, bank_conflict=conflict
+    )
+    assert run.us == pytest.approx(us, rel=0.25)
+
+
+def test_large_matmul_reaches_the_measured_rate():
+    run = matmul(B1, 8192, 8192, 8192, CubeTile(128, 256, 64, 256, split_m=8, split_n=3))
+    tflops = 2 * 8192**3 / (run.cycles / B1.clock_mhz) / 1e6
+    assert tflops == pytest.approx(274, rel=0.25)
+
+
+def _faster(target: Target, tmp_path, **memory: float) -> Target:
+    lines = [f"  {key}: {{value: {value}, source: test, sure: unknown}}" for key, value in memory.items()]
+    path = tmp_path / f"Faster{len(memory)}.yaml"
+    path.write_text(f"inherits: {target.soc}\nsoc: Faster\nmemory:\n" + "\n".join(lines) + "\n")
+    return load_target(str(path))
+
+
+@pytest.mark.parametrize("target", [B1, P3], ids=["910B1", "310P3"])
+def test_twice_the_bandwidth_is_never_slower(target, tmp_path):
+    key = ("hbm_nominal_tb_s", "l2_tb_s", "dram_core_bytes_per_cycle", "l2_core_bytes_per_cycle")
+    doubled = _faster(target, tmp_path, **{name: 2 * target.value(f"memory.{name}") for name in key})
+    kernels = [
+        vector_kernel("Add", 1 << 22, cores=target.vector_cores, units_per_tile=512),
+        vector_kernel("Exp", 1 << 20, cores=4, units_per_tile=512, double=False),
+        matmul_kernel(1024, 1024, 512, CubeTile(128, 128, 64, 256, split_m=4, split_n=2)),
+        conv_kernel(target, CubeTile(112, 64, 64, 576, split_m=8)),
+    ]
+    gained = 0
+    for kernel in kernels:
+        slow, fast = (run_kernel(kernel, chip, COLD).cycles for chip in (target, doubled))
+        assert fast <= slow
+        gained += slow - fast
+    assert gained > 0
+
+
+@pytest.mark.parametrize("target", [B1, P3], ids=["910B1", "310P3"])
+def test_two_buffers_are_never_slower(target):
+    for op_type in ("Add", "Exp", "Relu"):
+        for units in (16, 128, 512):
+            single, double = (
+                run_kernel(vector_kernel(op_type, 1 << 18, cores=4, units_per_tile=units, double=choice), target).cycles
+                for choice in (False, True)
+            )
+            assert double < single
+
+
+def test_address_off_the_line_costs_and_aligned_is_free():
+    kernel = vector_kernel("Add", 1 << 20, cores=40, units_per_tile=512)
+
+    def run(*residues):
+        return run_kernel(kernel, B1, MemoryState(in_residues=residues, out_residues=residues[:1]))
+
+    aligned, off_line, odd = run(0, 0), run(32, 32), run(2, 2)
+    assert "MISALIGNED" not in aligned.core.why
+    assert aligned.cycles < off_line.cycles < odd.cycles
+    assert off_line.core.why["MISALIGNED"] > 0 and odd.core.why["MISALIGNED"] > 0
+
+
+def test_cores_share_the_bandwidth():
+    for target in (B1, P3):
+        l2, memory = bandwidth_shares(target, target.vector_cores)
+        assert l2 * target.vector_cores <= target.l2_bytes_per_cycle * 1.001
+        assert memory * target.vector_cores <= target.hbm_bytes_per_cycle * 1.001
+        assert bandwidth_shares(target, 1)[1] == target.value("memory.dram_core_bytes_per_cycle")
+
+
+def test_no_kernel_beats_the_memory():
+    """A cold stream over all cores never exceeds what global memory sustains."""
+    kernel = vector_kernel("Relu", 1 << 24, cores=48, units_per_tile=1024)
+    run = run_kernel(kernel, B1, COLD)
+    assert run.hbm_bytes == pytest.approx(2 * (1 << 24) * 2, rel=0.01)
+    assert run.hbm_bytes / (run.cycles - run.launch_cycles) <= B1.hbm_bytes_per_cycle * 1.001
+
+
+def test_every_pipe_of_both_chips_is_exercised():
+    cube = conv_kernel(B1, CubeTile(112, 32, 64, 288, split_m=4))
+    coupled = conv_kernel(P3, CubeTile(112, 32, 64, 288, split_m=4), residual=True)
+    runs = [run_stream(kernel_streams(kernel, chip), chip, 4) for kernel, chip in ((cube, B1), (coupled, P3))]
+    assert set(runs[0].busy) >= {"MTE2", "MTE1", "CUBE", "FIXPIPE"}
+    assert set(runs[1].busy) >= {"MTE2", "MTE1", "CUBE", "VECTOR", "MTE3"} and "FIXPIPE" not in runs[1].busy
+    assert runs[1].moved["L0C->UB"] > 0 and runs[1].moved["UB->GM"] > 0
+    assert all(name in engine.PATHS for run in runs for name in run.moved)
+
+
+def test_pieces_of_unequal_size_leave_cores_idle():
+    def run(units):
+        kernel = vector_kernel("Add", units * 1024, cores=40, units_per_tile=1)
+        return run_kernel(replace(kernel, tile=VectorTile(units, 1024, 1)), B1)
+
+    even, uneven = run(40), run(41)
+    assert even.mean_cycles == even.core.cycles
+    assert uneven.mean_cycles < uneven.core.cycles
+    assert np.isclose(sum(uneven.moved.values()), 3 * 41 * 1024 * 2, rtol=0.02)
