@@ -7,6 +7,7 @@ of device memory, its results copied back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 CAPTURED = "captured_names"
 """Attribute of nodes with subgraphs: outer values they read, which follow the node's own operands (frontend.onnx)."""
+ABSENT = "absent_results"
+"""Attribute of nodes that leave results out: the positions of those (frontend.onnx)."""
 
 
 def run_host_task(task: Task, device: Device, overflow: str = "inf") -> None:
@@ -36,15 +39,18 @@ def run_host_task(task: Task, device: Device, overflow: str = "inf") -> None:
     """
     inputs = [None if operand is None else device.read_tensor(operand) for operand in task.inputs]
     if task.kernel.domain == "ascend":
-        results = run_twin(task.kernel, inputs, node=task.name, overflow=overflow)
+        results: Sequence[np.ndarray | None] = run_twin(task.kernel, inputs, node=task.name, overflow=overflow)
     else:
         results = run_framework_node(task.kernel, inputs, task.name)
     for operand, result in zip(task.outputs, results, strict=True):
-        device.write_tensor(operand, result)
+        if result is not None:
+            device.write_tensor(operand, result)
 
 
-def run_framework_node(kernel: Kernel, inputs: list[np.ndarray | None], name: str) -> list[np.ndarray]:
+def run_framework_node(kernel: Kernel, inputs: Sequence[np.ndarray | None], name: str) -> Sequence[np.ndarray | None]:
     """Results of an ONNX node by ONNX's own reference implementation; shapes must be those the compiler inferred.
+
+    A result that the node leaves out is None.
 
     Raises:
         OperatorError: the reference has no such operator, or its result has another shape than was inferred.
@@ -62,8 +68,11 @@ def run_framework_node(kernel: Kernel, inputs: list[np.ndarray | None], name: st
     except (ValueError, TypeError, IndexError, ArithmeticError, RuntimeError) as error:
         text = f"{kernel.op_type} on HOST_CPU failed: {error}"
         raise DeviceFault(text, node=name, hint="check the values this node is given") from error
+    made = iter(results)
+    absent = kernel.attrs.get(ABSENT, ())
     return [
-        _checked(np.asarray(result), desc, kernel, name) for result, desc in zip(results, kernel.outputs, strict=True)
+        None if slot in absent else _checked(np.asarray(next(made)), desc, kernel, name)
+        for slot, desc in enumerate(kernel.outputs)
     ]
 
 
@@ -112,13 +121,14 @@ def single_node_model(kernel: Kernel, name: str) -> ModelProto:
     opset = kernel.opset or defs.onnx_opset_version()
     labels = _operand_names(kernel)
     own = labels[: len(labels) - len(kernel.attrs.get(CAPTURED, ()))]
-    results = [f"y{slot}" for slot in range(len(kernel.outputs))]
+    absent = kernel.attrs.get(ABSENT, ())
+    results = ["" if slot in absent else f"y{slot}" for slot in range(len(kernel.outputs))]
     node = helper.make_node(kernel.op_type, own, results, name=name, domain=kernel.domain)
     node.attribute.extend(
-        _attribute(kernel, key, value, opset) for key, value in kernel.attrs.items() if key != CAPTURED
+        _attribute(kernel, key, value, opset) for key, value in kernel.attrs.items() if key not in (CAPTURED, ABSENT)
     )
     inputs = [_value_info(label, desc) for label, desc in zip(labels, kernel.inputs, strict=True) if desc is not None]
-    outputs = [_value_info(label, desc) for label, desc in zip(results, kernel.outputs, strict=True)]
+    outputs = [_value_info(label, desc) for label, desc in zip(results, kernel.outputs, strict=True) if label]
     graph = helper.make_graph([node], name or kernel.op_type, inputs, outputs)
     opsets = [helper.make_opsetid(kernel.domain, opset)]
     if kernel.domain:

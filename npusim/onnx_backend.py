@@ -55,10 +55,10 @@ class PreparedModel(base.BackendRep):
 
     def _feeds(self, inputs: Any) -> dict[str, np.ndarray]:
         if isinstance(inputs, dict):
-            return {name: np.asarray(value) for name, value in inputs.items()}
+            return {name: _as_array(value, name) for name, value in inputs.items()}
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
-        return {name: np.asarray(value) for name, value in zip(self.input_names, inputs, strict=False)}
+        return {name: _as_array(value, name) for name, value in zip(self.input_names, inputs, strict=False)}
 
     def _compile(self, feeds: dict[str, np.ndarray]) -> tuple[InferenceSession, dict[str, np.ndarray]]:
         """A session for these shapes, and the feeds that are still its inputs."""
@@ -129,6 +129,15 @@ class NpusimBackend(base.Backend):
             helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, opset)])
         )
         return cls.run_model(model, arrays, device, **kwargs)
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    """An array from what callers feed. Raises BackendIsNotSupposedToImplementIt for sequences and optionals."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if value is None or isinstance(value, list | tuple | onnx.SequenceProto | onnx.OptionalProto):
+        raise BackendIsNotSupposedToImplementIt(f"input '{name}' is no tensor but a {type(value).__name__}")
+    return np.asarray(value)
 
 
 def _with_constants(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:

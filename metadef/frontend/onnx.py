@@ -163,6 +163,8 @@ class _GraphWriter:
         attrs = {attribute.name: plain_attribute(attribute) for attribute in node.attribute}
         if captured:
             attrs[CAPTURED] = tuple(captured)
+        if absent := tuple(slot for slot, name in enumerate(node.output) if not name):
+            attrs[ABSENT] = absent
         inputs = [self._tensor(name, label) if name else None for name in (*node.input, *captured)]
         results = [self._desc(name, label) if name else TensorDesc((), DType.FLOAT) for name in node.output]
         domain = "" if node.domain in onnx_check.MAIN else node.domain
@@ -206,6 +208,8 @@ class _GraphWriter:
 
 CAPTURED = "captured_names"
 """Attribute of a node with subgraphs: outer values they read; these follow the node's own operands in ``inputs``."""
+ABSENT = "absent_results"
+"""Attribute of a node that leaves results out: their positions. A scalar stands there that nobody writes or reads."""
 
 
 def plain_attribute(attribute: AttributeProto) -> Any:
@@ -227,4 +231,4 @@ def plain_attribute(attribute: AttributeProto) -> Any:
     return tuple(item.SerializeToString() for item in value)
 
 
-__all__ = ["CAPTURED", "attributes", "load_onnx", "plain_attribute"]
+__all__ = ["ABSENT", "CAPTURED", "attributes", "load_onnx", "plain_attribute"]

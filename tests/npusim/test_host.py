@@ -10,7 +10,7 @@ from metadef.dtype import DType
 from metadef.error import DeviceFault, OperatorError
 from metadef.format import TensorDesc
 from metadef.kernel import Engine, Kernel
-from npusim.host import CAPTURED, run_framework_node
+from npusim.host import ABSENT, CAPTURED, run_framework_node
 from tests.npusim.mini_program import Value, mini_task
 
 PLAIN = TensorDesc((2, 3), DType.FLOAT)
@@ -46,6 +46,16 @@ def test_absent_operands_keep_their_place(rng: np.random.Generator):
     kernel = framework("Clip", [PLAIN, None, upper], [PLAIN])
     (result,) = run_framework_node(kernel, [x, None, np.array(0.25, np.float32)], "n")
     assert np.array_equal(result, np.minimum(x, np.float32(0.25)))
+
+
+def test_results_left_out_are_not_asked_for(rng: np.random.Generator):
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    indices = TensorDesc((2, 1), DType.INT64)
+    kernel = framework(
+        "TopK", [PLAIN, TensorDesc((1,), DType.INT64)], [TensorDesc((), DType.FLOAT), indices], {ABSENT: (0,)}
+    )
+    values, found = run_framework_node(kernel, [x, np.array([1])], "n")
+    assert values is None and np.array_equal(found[:, 0], x.argmax(axis=1))
 
 
 def test_subgraphs_read_the_values_they_captured(rng: np.random.Generator):
