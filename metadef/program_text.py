@@ -88,7 +88,9 @@ def value_to_json(value: Any) -> Any:
         return {"map": [[key, value_to_json(item)] for key, item in value.items()]}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.ndarray) and value.dtype != object:
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {"strings": [list(value.shape), [value_to_json(item) for item in value.flat]]}
+    if isinstance(value, np.ndarray):
         raw = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": [value.dtype.str, list(value.shape), raw]}
     raise ContractError(f"an attribute value of type {type(value).__name__} cannot be stored", got=repr(value)[:80])
@@ -109,6 +111,11 @@ def value_from_json(data: Any) -> Any:
         return {key: value_from_json(item) for key, item in body}
     if kind == "bytes":
         return base64.b64decode(body)
+    if kind == "strings":
+        shape, items = body
+        result = np.empty(len(items), object)
+        result[:] = [value_from_json(item) for item in items]
+        return result.reshape(shape)
     if kind == "array":
         dtype, shape, raw = body
         return np.frombuffer(base64.b64decode(raw), np.dtype(dtype)).reshape(shape)
@@ -238,7 +245,7 @@ def _kernel_from_json(data: Mapping[str, Any], descs: Sequence[TensorDesc]) -> K
         data["block_dim"],
         data["domain"],
         data["reason"],
-        data.get("opset", 0),
+        data["opset"],
     )
 
 
@@ -298,7 +305,7 @@ def _task_lines(task: Task) -> list[str]:
     engine = "" if task.on_device else f" on {kernel.engine.value}"
     algorithm = "" if kernel.algorithm == "direct" else f" {kernel.algorithm}"
     head = f"task {task.id} {task.name}: {chain}{algorithm}{engine} block_dim={kernel.block_dim}{where}"
-    lines = [" ".join([head, tile_text(kernel.tile), *flags]).rstrip()]
+    lines = [" ".join(filter(None, [head, tile_text(kernel.tile), *flags]))]
     lines += [f"    in  {_operand_text(item)}" for item in task.inputs if item is not None]
     lines += [f"    out {_operand_text(item)}" for item in task.outputs]
     lines += [f"    workspace @{span.address:#x}+{span.bytes}" for span in task.workspaces]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 
 import numpy as np
 import pytest
@@ -31,6 +31,26 @@ def test_json_is_lossless(small_compilation, soc, precision):
     assert program_from_json(json.loads(text)) == program
 
 
+def test_no_field_is_forgotten():
+    """Every field of every value away from its default, so that a field that is not stored would show."""
+    cube = CubeTile(16, 32, 48, 96, 2, 3, 4, 5, "a", False, False, True, (Buffer("a", "L1", 32, 64, 2),))
+    desc = TensorDesc((1, 2, 3, 4), DType.INT8, Format.NHWC, Format.NC1HWC0, 32)
+    kernel = Kernel(
+        "T", Engine.AICPU, (None, desc), (desc,), {"a": 1}, (FusedOp("F", {"b": 2.5}, 1),), "winograd", cube, 7, "d",
+        "because", 17,
+    )  # fmt: skip
+    item = Operand(9, "n", Region.IO, 512, desc.payload_bytes, desc)
+    full = Task(3, "t", kernel, (None, item), (item,), (Span(64, 32),), ("o",), "layer", 2, (4,), (5,), (6,))
+    vector = replace(kernel, tile=VectorTile(5, 6, 7, False, (Buffer("x", "UB", 0, 32, 1),)))
+    other = replace(full, kernel=vector)
+    whole = Program("p", "s", [full, other], [Binding("i", item)], [Binding("o", item)], 1, 2, 3, 4, 5, 6, "fp16")
+    for value in (cube, vector.tile, kernel, kernel.fused[0], desc, item, full, whole):
+        for field in fields(value):
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            assert getattr(value, field.name) != default, f"{type(value).__name__}.{field.name} is not exercised"
+    assert program_from_json(json.loads(json.dumps(program_to_json(whole)))) == whole
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -55,6 +75,8 @@ def test_attribute_arrays_and_nan():
     again = value_from_json(json.loads(json.dumps(value_to_json(array))))
     np.testing.assert_array_equal(again, array)
     assert again.dtype == array.dtype
+    words = np.array([["a", b"b"], ["", "c"]], object)
+    np.testing.assert_array_equal(value_from_json(json.loads(json.dumps(value_to_json(words)))), words)
     assert math.isnan(value_from_json(value_to_json(math.nan)))
 
 
