@@ -66,6 +66,8 @@ class ByteOwners:
 
     def owners(self, start: int, end: int) -> Iterator[tuple[int, int, int | None]]:
         """Pieces (start, end, owner) that cover a range; None where nobody wrote yet."""
+        if start >= end:
+            return
         position = start
         first, last = self._span(start, end)
         for piece_start, piece_end, owner in self._pieces[first:last]:
