@@ -8,7 +8,7 @@ model, ``drift`` adds what has piled up since the input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import numpy as np
 from metadef.error import UsageError
 from metadef.format import unpack
 from metadef.ops.numeric import widen
+from npusim.feeds import generate_feeds
 from npusim.loaded import TaskRun
-from npusim.session import InferenceSession, NodeArg, SessionOptions
+from npusim.session import InferenceSession, SessionOptions
 from npusim.twin import run_wide
 
 
@@ -68,12 +69,12 @@ class CompareReport:
     outputs: tuple[OutputError, ...]
     tasks: tuple[TaskError, ...]
 
-    @property
-    def worst_rel_l2(self) -> float:
-        """Largest end-to-end error; 0 for a model that has no onnxruntime counterpart."""
-        return max((item.rel_l2 for item in self.outputs), default=0.0)
+    def within(self, limit: float, cosine_limit: float) -> bool:
+        """Whether every task stays within ``limit`` (relative L2) and every output reaches ``cosine_limit``."""
+        tasks = all(item.rel_l2 <= limit for item in self.tasks)
+        return tasks and all(item.cosine >= cosine_limit for item in self.outputs)
 
-    def to_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Plain values; ``outputs`` carries the stable keys name, rel_l2, max_abs, cosine, top1_equal."""
         return asdict(self)
 
@@ -97,10 +98,10 @@ def compare_model(
         UsageError: onnxruntime is not installed, or the feeds do not fit. LabError: the model does not compile or run.
     """
     session = InferenceSession(source, options)
-    feeds = random_feeds(session.get_inputs()) if feeds is None else feeds
+    feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
     reference = None if compiled_only else _run_onnxruntime(source, feeds)
-    outputs = ()
+    outputs: tuple[OutputError, ...] = ()
     if reference is not None:
         names = [item.name for item in session.get_outputs()]
         ours = session.run(names, feeds)
@@ -180,20 +181,29 @@ def difference(ours: np.ndarray, wanted: np.ndarray) -> Difference:
     return Difference(rel, float(np.max(np.abs(a - b), initial=0.0)), cosine, top1)
 
 
-def random_feeds(inputs: Sequence[NodeArg], seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs: standard normal floats, integers 0 and 1 (valid as token, index and mask alike), booleans."""
-    rng = np.random.default_rng(seed)
-    feeds = {}
-    for item in inputs:
-        name = item.type.removeprefix("tensor(").removesuffix(")")
-        name = {"float": "float32", "double": "float64"}.get(name, name)
-        if name == "bfloat16":
-            feeds[item.name] = (rng.standard_normal(item.shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-        elif name.startswith("float"):
-            feeds[item.name] = rng.standard_normal(item.shape).astype(name)
-        else:
-            feeds[item.name] = rng.integers(0, 2, item.shape).astype(name)
-    return feeds
+def print_comparison(report: CompareReport, console: Any, *, top: int = 10) -> None:
+    """Print the outputs and the ``top`` worst tasks to a rich console."""
+    from rich.table import Table
+
+    head = f"{report.model} on {report.soc}, precision {report.precision}"
+    outputs = Table(title=f"{head}: outputs against onnxruntime", title_justify="left", header_style="bold")
+    for column in ("output", "rel L2", "max abs", "cosine", "same top-1"):
+        outputs.add_column(column, justify="left" if column == "output" else "right")
+    for item in report.outputs:
+        same = "yes" if item.top1_equal else "no"
+        outputs.add_row(item.name, f"{item.rel_l2:.2e}", f"{item.max_abs:.2e}", f"{item.cosine:.7f}", same)
+    if report.outputs:
+        console.print(outputs)
+    shown = report.tasks[:top]
+    title = f"the {len(shown)} tasks of {len(report.tasks)} that are farthest from their operator in float64"
+    tasks = Table(title=title, title_justify="left", header_style="bold")
+    for column in ("#", "operator", "rel L2", "max abs", "drift", "from"):
+        tasks.add_column(column, justify="left" if column in ("operator", "from") else "right")
+    for error in shown:
+        drift = "" if error.drift is None else f"{error.drift:.2e}"
+        row = (str(error.task), f"{error.op_type} {error.name}", f"{error.rel_l2:.2e}", f"{error.max_abs:.2e}", drift)
+        tasks.add_row(*row, ", ".join(error.origins))
+    console.print(tasks)
 
 
 def _top1(array: np.ndarray) -> np.ndarray:

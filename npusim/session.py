@@ -7,7 +7,7 @@ part of the compiler.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,15 @@ from metadef.dtype import DType
 from metadef.error import UsageError
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
-from metadef.target import load_target
+from metadef.target import Target, load_target
 from npusim.device import check_output_names
 from npusim.loaded import LoadedProgram, TaskRun
-from npusim.profile import Profile
+from npusim.profile import Profile, TaskProfile
 
 if TYPE_CHECKING:
-    from metadef.compiler import Compilation
+    from matplotlib.figure import Figure
+
+    from metadef.compiler import Compilation, CompileOptions, StageHook
     from metadef.memory.plan import MemoryPlan
     from metadef.rewrite import PassReport
 
@@ -53,6 +55,18 @@ class SessionOptions:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
 
+    def compile_options(self) -> CompileOptions:
+        """What of this concerns the compiler. Raises UsageError for an unknown precision."""
+        from metadef.compiler import CompileOptions
+
+        return CompileOptions(
+            soc=self.soc or CompileOptions.soc,
+            precision=self.precision or CompileOptions.precision,
+            disabled_passes=frozenset(self.disabled_passes),
+            shapes=self.shapes,
+            dims=self.dims,
+        )
+
 
 @dataclass(frozen=True)
 class NodeArg:
@@ -62,6 +76,12 @@ class NodeArg:
     shape: list[int]
     type: str
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy type to feed (uint16 for bfloat16)."""
+        label = self.type.removeprefix("tensor(").removesuffix(")")
+        return DType.parse({"float": "float32", "double": "float64"}.get(label, label)).numpy
+
 
 class InferenceSession:
     """A model on a simulated chip.
@@ -69,17 +89,24 @@ class InferenceSession:
     Args:
         source: path of an ``.onnx`` or ``.om`` file, bytes or ModelProto of an ONNX model, a metadef Graph, or a Model.
         options: see :class:`SessionOptions`.
+        on_stage: called as ``on_stage(name, value)`` after every stage of the compiler, as in ``compile_model``.
 
     Raises:
         LabError: any of its families, from a missing file to a shape that does not fit.
     """
 
-    def __init__(self, source: str | Path | bytes | Model | Any, options: SessionOptions | None = None) -> None:
+    def __init__(
+        self,
+        source: str | Path | bytes | Model | Any,
+        options: SessionOptions | None = None,
+        *,
+        on_stage: StageHook | None = None,
+    ) -> None:
         self.options = options or SessionOptions()
         self._compilation: Compilation | None = None
-        self.model = self._make_model(source)
+        self.model = self._make_model(source, on_stage)
         self.target = load_target(self.model.soc)
-        self.program: Program = next(iter(self.model.programs.values()))
+        self.program: Program = self.model.program
         self._loaded = LoadedProgram(
             self.program,
             self.model.weights,
@@ -157,28 +184,21 @@ class InferenceSession:
     def _time(self) -> SessionProfile:
         from npusim.timing import time_program
 
-        return SessionProfile(time_program(self.program, self.target), self.program)
+        return SessionProfile(time_program(self.program, self.target), self.program, self.target)
 
-    def _make_model(self, source: Any) -> Model:
+    def _make_model(self, source: Any, on_stage: StageHook | None) -> Model:
         if isinstance(source, Model):
             return self._checked_model(source)
         if isinstance(source, str | Path) and str(source).endswith(".om"):
             return self._checked_model(load_om(Path(source)))
-        from metadef.compiler import CompileOptions, compile_model
+        from metadef.compiler import compile_model
 
-        options = CompileOptions(
-            disabled_passes=frozenset(self.options.disabled_passes),
-            shapes=self.options.shapes,
-            dims=self.options.dims,
-        )
-        given = {name: getattr(self.options, name) for name in ("soc", "precision")}
-        options = replace(options, **{name: value for name, value in given.items() if value is not None})
-        self._compilation = compile_model(source, options)
+        self._compilation = compile_model(source, self.options.compile_options(), on_stage=on_stage)
         return self._compilation.model
 
     def _checked_model(self, model: Model) -> Model:
         """Refuse options that a compiled model can no longer follow."""
-        program = next(iter(model.programs.values()))
+        program = model.program
         hint = "compile the .onnx file again with these options"
         for name, has in (("soc", model.soc), ("precision", program.precision)):
             wanted = getattr(self.options, name)
@@ -192,26 +212,63 @@ class InferenceSession:
 
 
 class SessionProfile:
-    """The profile of a session's program, with its totals; everything else of :class:`Profile` is passed on."""
+    """Cycles, bytes and pictures of a session's program. ``data`` is the profile, task by task."""
 
-    def __init__(self, profile: Profile, program: Program) -> None:
-        self.profile = profile
+    def __init__(self, data: Profile, program: Program, target: Target) -> None:
+        self.data = data
         self.program = program
+        self.target = target
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.profile, name)
+    @property
+    def tasks(self) -> tuple[TaskProfile, ...]:
+        """One row a task, in order."""
+        return self.data.tasks
+
+    @property
+    def cycles(self) -> int:
+        """Cycles from the first launch to the last task's end."""
+        return self.data.cycles
+
+    @property
+    def us(self) -> float:
+        """The same in microseconds."""
+        return self.data.us
 
     @property
     def traffic(self) -> dict[str, int]:
         """Bytes per path (``GM->L1``, ``L0C->GM``…) over all tasks and cores, and what met HBM and L2."""
         totals: dict[str, int] = {}
-        for task in self.profile.tasks:
+        for task in self.tasks:
             for path, count in task.bytes.items():
                 totals[path] = totals.get(path, 0) + count
-        totals["HBM read"] = sum(task.hbm_read_bytes for task in self.profile.tasks)
-        totals["HBM write"] = sum(task.hbm_write_bytes for task in self.profile.tasks)
-        totals["L2 hit"] = sum(task.l2_hit_bytes for task in self.profile.tasks)
+        totals["HBM read"] = sum(task.hbm_read_bytes for task in self.tasks)
+        totals["HBM write"] = sum(task.hbm_write_bytes for task in self.tasks)
+        totals["L2 hit"] = sum(task.l2_hit_bytes for task in self.tasks)
         return totals
+
+    def plot_timeline(self) -> Figure:
+        """Pipes of the slowest core over time."""
+        from npusim.report.pictures import timeline_figure
+
+        return timeline_figure(self.data)
+
+    def plot_memory(self) -> Figure:
+        """Who lies where and when in the arena."""
+        from npusim.report.pictures import memory_figure
+
+        return memory_figure(self.program)
+
+    def plot_traffic(self) -> Figure:
+        """Bytes through global memory over time."""
+        from npusim.report.pictures import traffic_figure
+
+        return traffic_figure(self.data)
+
+    def plot_roofline(self) -> Figure:
+        """Achieved rate against arithmetic intensity, under the chip's roofs."""
+        from npusim.report.pictures import roofline_figure
+
+        return roofline_figure(self.data, self.target)
 
 
 def _node_arg(binding: Binding) -> NodeArg:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from metadef.error import UsageError
-from npusim.compare import difference, random_feeds
-from npusim.session import NodeArg
+from metadef.model import save_om
+from npusim.compare import compare_model, difference, print_comparison
+from npusim.data import digits_model, digits_samples
+from npusim.session import InferenceSession, SessionOptions
 
 
 def test_distance_has_its_textbook_values():
@@ -41,20 +49,35 @@ def test_different_shapes_are_an_error():
         difference(np.zeros(3), np.zeros(4))
 
 
-def test_random_feeds_fit_their_inputs_and_repeat():
-    inputs = [
-        NodeArg("image", [2, 3], "tensor(float)"),
-        NodeArg("half", [4], "tensor(float16)"),
-        NodeArg("wide", [4], "tensor(double)"),
-        NodeArg("ids", [5], "tensor(int64)"),
-        NodeArg("mask", [5], "tensor(bool)"),
-        NodeArg("brain", [6], "tensor(bfloat16)"),
-    ]
-    feeds = random_feeds(inputs)
-    kinds = {name: (array.dtype.name, array.shape) for name, array in feeds.items()}
-    assert kinds["image"] == ("float32", (2, 3)) and kinds["wide"] == ("float64", (4,))
-    assert kinds["ids"] == ("int64", (5,)) and kinds["mask"] == ("bool", (5,)) and kinds["brain"] == ("uint16", (6,))
-    assert set(feeds["ids"].tolist()) <= {0, 1}
-    again = random_feeds(inputs)
-    assert all(np.array_equal(feeds[name], again[name]) for name in feeds)
-    assert not np.array_equal(random_feeds(inputs, seed=1)["image"], feeds["image"])
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-3), ("origin", 1e-6)])
+def test_every_task_of_the_bundled_model_is_as_exact_as_its_type(precision: str, limit: float):
+    options = SessionOptions(precision=precision, dims={"batch": 2})
+    report = compare_model(digits_model(), {"image": digits_samples().as_input(0, 2)}, options)
+    (scores,) = report.outputs
+    assert scores.name == "probabilities" and scores.top1_equal and scores.cosine > 0.9999
+    assert report.within(limit, 0.9999) and not report.within(limit, 1.1)
+    assert [item.rel_l2 for item in report.tasks] == sorted((item.rel_l2 for item in report.tasks), reverse=True)
+    named = {item.value: item for item in report.tasks if item.value}
+    assert "stem/relu" in named["stem/relu/out"].origins and named["stem/relu/out"].drift < 0.01
+    stable = json.loads(json.dumps(report.as_json()))["outputs"][0]
+    assert {"name", "rel_l2", "max_abs", "cosine", "top1_equal"} <= set(stable)
+
+
+def test_reports_print_without_losing_names():
+    report = compare_model(digits_model(), None, SessionOptions(dims={"batch": 1}))
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_comparison(report, console, top=3)
+    text = console.export_text()
+    assert "probabilities" in text and report.tasks[0].op_type in text and report.tasks[5].name not in text
+
+
+def test_offline_models_are_compared_task_by_task(tmp_path: Path):
+    session = InferenceSession(digits_model(), SessionOptions(dims={"batch": 1}))
+    report = compare_model(save_om(session.model, tmp_path / "digits.om"))
+    assert report.outputs == () and len(report.tasks) == len(session.program.tasks)
+
+
+def test_missing_onnxruntime_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r"npusim\[compare\]"):
+        compare_model(digits_model(), None, SessionOptions(dims={"batch": 1}))

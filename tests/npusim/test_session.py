@@ -189,6 +189,11 @@ def test_profile_is_made_when_asked_for(session: InferenceSession):
     assert profile.traffic["HBM read"] > 0 and sum(profile.traffic.values()) > 0
 
 
+@pytest.mark.parametrize("kind", ["timeline", "memory", "traffic", "roofline"])
+def test_profiles_draw_themselves(session: InferenceSession, kind: str):
+    assert getattr(session.profile, f"plot_{kind}")().axes
+
+
 def host_model() -> onnx.ModelProto:
     """Device operators around one that only the host knows, and an index that may be out of range."""
     nodes = [
