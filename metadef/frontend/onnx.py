@@ -19,7 +19,8 @@ from metadef.error import ModelError, OperatorError, Problem
 from metadef.format import TensorDesc
 from metadef.frontend import onnx_check, onnx_read
 from metadef.frontend.onnx_bind import BoundInputs, bind_inputs
-from metadef.frontend.onnx_fold import ShapeWalk, attributes, label_of, shape_of
+from metadef.frontend.onnx_fold import ShapeWalk, shape_of
+from metadef.frontend.onnx_read import label_of
 from metadef.graph import Graph, Tensor
 
 
@@ -45,6 +46,7 @@ def load_onnx(
         InferError: operands do not fit a node. UsageError: ``shapes`` or ``dims`` name what is not there.
     """
     read = onnx_read.read_model(source)
+    onnx_check.check_texts(read.model)
     model, notes = onnx_check.modern(read.model)
     versions = onnx_check.opset_versions(model)
     onnx_check.check_operators(model, versions)
@@ -231,4 +233,4 @@ def plain_attribute(attribute: AttributeProto) -> Any:
     return tuple(item.SerializeToString() for item in value)
 
 
-__all__ = ["ABSENT", "CAPTURED", "attributes", "load_onnx", "plain_attribute"]
+__all__ = ["ABSENT", "CAPTURED", "load_onnx", "plain_attribute"]

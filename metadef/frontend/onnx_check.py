@@ -14,7 +14,7 @@ import onnx
 from onnx import checker, defs
 
 from metadef.error import ModelError, OperatorError, Problem, UsageError, near_misses, suggest
-from metadef.frontend.onnx_read import all_nodes, captured_names
+from metadef.frontend.onnx_read import all_nodes, captured_names, label_of
 
 OLDEST_OPSET = 7
 MAIN = ("", "ai.onnx")
@@ -27,6 +27,9 @@ def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
         ModelError: no opset is imported, or the main one is out of range.
     """
     versions = {"" if item.domain in MAIN else item.domain: item.version for item in model.opset_import}
+    odd = {domain: version for domain, version in versions.items() if not 0 < version < 1 << 31}
+    if odd:
+        raise ModelError("an opset version is no version", code="E16005", expected="1 or more", got=str(odd))
     newest = defs.onnx_opset_version()
     if not versions:
         raise ModelError("the model imports no opset", code="E16005", expected="opset_import with a version")
@@ -40,6 +43,21 @@ def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
             hint="install a newer onnx package, or export with another opset",
         )
     return versions
+
+
+def check_texts(model: onnx.ModelProto) -> None:
+    """Raises ModelError (E10041) if a name is no valid UTF-8: the parser hands such names on as bytes."""
+    graph = model.graph
+    texts = [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    texts += [item.domain for item in model.opset_import]
+    for node in all_nodes(graph.node):
+        texts += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        texts += [attribute.name for attribute in node.attribute]
+    broken = [text for text in texts if not isinstance(text, str)]
+    if broken:
+        raise ModelError(
+            "names are damaged", code="E10041", expected="UTF-8", got=repr(broken[0]), hint="copy the file again"
+        )
 
 
 def modern(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
@@ -108,7 +126,7 @@ def check_operators(model: onnx.ModelProto, versions: Mapping[str, int]) -> None
 
 
 def _unknown(node: onnx.NodeProto, domain: str, version: int | None) -> Problem:
-    label = node.name or f"the one that makes '{node.output[0]}'"
+    label = label_of(node)
     if version is None:
         return Problem(
             f"'{domain or 'ai.onnx'}::{node.op_type}' belongs to a domain the model does not import", "E16005", label
@@ -142,7 +160,7 @@ def check_values(graph: onnx.GraphProto) -> None:
     made = dict.fromkeys(constants | {item.name for item in graph.input}, "an input or a constant")
     problems = []
     for node in graph.node:
-        label = node.name or node.op_type
+        label = label_of(node)
         for name in node.output:
             if not name:
                 continue
@@ -161,9 +179,7 @@ def check_values(graph: onnx.GraphProto) -> None:
         for name in (*node.input, *captured_names(node)):
             if name and name not in made:
                 problems.append(
-                    Problem(
-                        f"nobody makes operand '{name}'", "E13025", node.name or node.op_type, hint=suggest(name, made)
-                    )
+                    Problem(f"nobody makes operand '{name}'", "E13025", label_of(node), hint=suggest(name, made))
                 )
     for output in graph.output:
         if output.name not in made:
@@ -231,8 +247,8 @@ def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto, version
             continue
         try:
             checker.check_node(node, context)
-        except checker.ValidationError as error:
+        except (checker.ValidationError, UnicodeDecodeError) as error:
             text = str(error).split("\n")[0].strip()
-            problems.append(Problem(text, "E14001", node.name or f"{node.op_type} of '{node.output[0]}'"))
+            problems.append(Problem(text, "E14001", label_of(node)))
     if problems:
         raise ModelError(problems)

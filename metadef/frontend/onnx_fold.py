@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx import TypeProto, helper, numpy_helper, shape_inference
+from onnx import TypeProto, checker, helper, numpy_helper, shape_inference
 
 from metadef.error import InferError, LabError, ModelError, OperatorError, Problem
 from metadef.frontend.onnx_check import find_schema, sorted_nodes
-from metadef.frontend.onnx_read import TensorReader, captured_names, subgraphs
+from metadef.frontend.onnx_read import TensorReader, captured_names, label_of, subgraphs
 from metadef.ops.geometry import window_count
+
+T = TypeVar("T")
 
 SMALL_ELEMENTS = 4096
 """Constants up to this size are shown to shape inference; larger uniform ones are kept as one stretched element."""
@@ -89,7 +91,7 @@ class ShapeWalk:
         operands = [self.constants[name] if name else None for name in node.input]
         quick = _QUICK.get(node.op_type) if main else None
         if quick is not None:
-            results = [quick(node, operands, self._reader)]
+            results = [_attempt(node, lambda: quick(node, operands, self._reader))]
         else:
             if self._too_large(node, operands):
                 return False
@@ -120,12 +122,8 @@ class ShapeWalk:
         outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
         graph = helper.make_graph([node], "fold", inputs, outputs)
         model = helper.make_model(graph, opset_imports=self._imports, ir_version=self._ir_version)
-        try:
-            made = ReferenceEvaluator(model).run(None, {name: self.constants[name] for name in names})
-        except Exception as error:  # whatever the reference raises, the node's operands are at fault
-            raise InferError(
-                f"cannot compute the constant node: {error}", code="E14001", node=label_of(node), got=node.op_type
-            ) from error
+        feeds = {name: self.constants[name] for name in names}
+        made = _attempt(node, lambda: ReferenceEvaluator(model).run(None, feeds))
         results = iter(made)
         return [next(results) if name else None for name in node.output]
 
@@ -153,7 +151,7 @@ class ShapeWalk:
             return shape_inference.infer_node_outputs(
                 schema, node, types, data, opset_imports=self._imports, ir_version=self._ir_version
             )
-        except shape_inference.InferenceError as error:
+        except (shape_inference.InferenceError, checker.ValidationError, ValueError, TypeError) as error:
             shown = ", ".join(f"{name} {list(shape_of(types[name]) or ())}" for name in node.input if name)
             text = str(error).split("\n")[0].removeprefix("[ShapeInferenceError] ")
             raise InferError(text, code="E14001", node=label_of(node), got=f"{node.op_type}({shown})") from None
@@ -219,6 +217,18 @@ class ShapeWalk:
         return result
 
 
+def _attempt(node: onnx.NodeProto, compute: Callable[[], T]) -> T:
+    """A constant node's value. Whatever goes wrong, the node's operands are at fault: raises InferError."""
+    try:
+        return compute()
+    except LabError:
+        raise
+    except Exception as error:
+        raise InferError(
+            f"cannot compute the constant node: {error}", code="E14001", node=label_of(node), got=node.op_type
+        ) from error
+
+
 def _renamed(node: onnx.NodeProto, rename: Mapping[str, str], prefix: str) -> onnx.NodeProto:
     """A copy of a node with its values renamed, in nested graphs as well."""
     copy = onnx.NodeProto()
@@ -270,16 +280,6 @@ def shape_of(type_proto: TypeProto) -> tuple[int, ...] | None:
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Attributes as the onnx package gives them (strings as bytes, tensors and graphs as protos)."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-
-
-def label_of(node: onnx.NodeProto) -> str:
-    """What messages call a node: its name, or its type and first result in the place of a name."""
-    if node.name:
-        return node.name.strip("/")
-    made = next((name for name in node.output if name), "")
-    head, _, tail = made.strip("/").rpartition("/")
-    own = f"{node.op_type}_{tail}" if tail else node.op_type
-    return f"{head}/{own}" if head else own
 
 
 # -- quick forms of what shape arithmetic is made of ------------------------------------------------------------------

@@ -217,3 +217,13 @@ def captured_names(node: onnx.NodeProto) -> list[str]:
             if output.name not in made:
                 names[output.name] = None
     return list(names)
+
+
+def label_of(node: onnx.NodeProto) -> str:
+    """What messages call a node: its name, or its type and first result in the place of a name."""
+    if node.name:
+        return node.name.strip("/")
+    made = next((name for name in node.output if name), "")
+    head, _, tail = made.strip("/").rpartition("/")
+    own = f"{node.op_type}_{tail}" if tail else node.op_type
+    return f"{head}/{own}" if head else own
