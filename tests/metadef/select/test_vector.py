@@ -64,37 +64,38 @@ def checked(kernel, target: Target = B3) -> VectorTile:
     return tile
 
 
+SOCS = st.sampled_from(["Ascend910B3", "Ascend310P3"])
 SHAPES = st.lists(st.integers(1, 200), min_size=1, max_size=4).map(tuple)
 TYPES = st.sampled_from([DType.FLOAT16, DType.FLOAT, DType.BF16])
 
 
 @settings(max_examples=60)
-@given(shape=SHAPES, dtype=TYPES, repeated=st.sets(st.integers(0, 3)), target=st.sampled_from([B3, P3]))
-def test_random_element_wise_kernels(shape, dtype, repeated, target):
+@given(shape=SHAPES, dtype=TYPES, repeated=st.sets(st.integers(0, 3)), soc=SOCS)
+def test_random_element_wise_kernels(shape, dtype, repeated, soc):
     other = tuple(1 if axis in repeated else size for axis, size in enumerate(shape))
     kernel = kernel_of("Add", nd(*shape, dtype=dtype), nd(*other, dtype=dtype))
-    tile = checked(kernel, target)
+    tile = checked(kernel, load_target(soc))
     assert tile.units * tile.unit_elements >= prod(shape)
 
 
 @settings(max_examples=60)
-@given(shape=SHAPES, dtype=TYPES, data=st.data(), target=st.sampled_from([B3, P3]))
-def test_random_row_kernels(shape, dtype, data, target):
+@given(shape=SHAPES, dtype=TYPES, data=st.data(), soc=SOCS)
+def test_random_row_kernels(shape, dtype, data, soc):
     axes = tuple(sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))))
     op_type = data.draw(st.sampled_from(["SoftmaxV2", "ReduceSumD", "ReduceMaxD"]))
-    tile = checked(kernel_of(op_type, nd(*shape, dtype=dtype), axes=axes), target)
+    tile = checked(kernel_of(op_type, nd(*shape, dtype=dtype), axes=axes), load_target(soc))
     assert tile.units * tile.unit_elements >= prod(shape)
 
 
 @settings(max_examples=40)
-@given(data=st.data(), blocked=st.booleans(), target=st.sampled_from([B3, P3]))
-def test_random_pooling(data, blocked, target):
+@given(data=st.data(), blocked=st.booleans(), soc=SOCS)
+def test_random_pooling(data, blocked, soc):
     draw = data.draw
     n, c, window, stride = (draw(st.integers(1, high)) for high in (3, 70, 5, 3))
     h, w = (draw(st.integers(window, 120)) for _ in range(2))
     attrs = {"ksize": (1, 1, window, window), "strides": (1, 1, stride, stride), "pads": (0, 0, 0, 0)}
     kernel = kernel_of("MaxPoolV3", image(n, c, h, w), blocked=16 * blocked, **attrs)
-    tile = checked(kernel, target)
+    tile = checked(kernel, load_target(soc))
     assert tile.units * tile.unit_elements >= prod(kernel.outputs[0].shape)
 
 
