@@ -129,10 +129,13 @@ class _Writer:
         for name, value in node.attrs.items():
             if value is not None:
                 set_attr(op.attr[name], value)
-        own = {
-            _NAMES: list(node.origins), _LAYER: node.layer, _DOMAIN: node.domain, _OPSET: node.opset,
-            _REASON: node.engine_reason, _ENGINE: node.engine.value if node.engine else "",
+        own: dict[str, Any] = {
+            _NAMES: list(node.origins), _LAYER: node.layer, _OPSET: node.opset, _REASON: node.engine_reason,
+            _ENGINE: node.engine.value if node.engine else "",
         }  # fmt: skip
+        own = {name: value for name, value in own.items() if value}
+        if node.domain != "ascend":
+            own[_DOMAIN] = node.domain
         for name, value in own.items():
             set_attr(op.attr[name], value)
         if node.fused:

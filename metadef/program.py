@@ -1,7 +1,7 @@
 """Program: the task list over one flat device memory. It holds device facts only.
 
-Addresses are byte offsets into one address space: weights, then one arena of feature maps and workspaces, then graph inputs
-and outputs; every region starts on a 512-byte line.
+Addresses are byte offsets into one address space: weights, then one arena of feature maps and workspaces, then graph
+inputs and outputs; every region starts on a 512-byte line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ class Region(Enum):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor at its place: absolute ``address`` in device memory, ``payload_bytes`` of storage, and how it lies there."""
+    """A tensor at its place: absolute ``address`` in device memory, ``payload_bytes`` of storage, how it lies there.
+
+    ``tensor`` is the schedule's id of the tensor that owns the bytes: views and members of a group carry their base's.
+    """
 
     tensor: int
     name: str
@@ -41,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Task:
-    """One launch. ``inputs`` follow the kernel's inputs (None: operand absent); ``origins`` are the source model's nodes."""
+    """One launch. ``inputs`` follow the kernel's inputs (None: absent); ``origins`` are the source model's nodes."""
 
     id: int
     name: str
@@ -63,7 +66,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Binding:
-    """A graph input or output by its public name. ``desc`` is the caller's view: origin shape and dtype, plain layout."""
+    """A graph input or output by its public name; its operand lies in plain layout."""
 
     name: str
     operand: Operand
