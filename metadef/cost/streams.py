@@ -155,9 +155,17 @@ def transfer(
         way.bytes_per_cycle, way.cold_bytes_per_cycle, cold, to_memory, residue, pitch,
         warm_odd + (odd - warm_odd) * cold, target.value("alignment.odd_request_bytes"),
         1 / target.value("alignment.off_line_rate"), unit_bytes, unit_rows, once,
-        1 + (target.value(f"alignment.same_line_{'l1' if 'L1' in path else 'ub'}") - 1) * (1 - 1 / readers),
+        _port_share(target, path, readers),
     )  # fmt: skip
     return row
+
+
+def _port_share(target: Target, path: str, readers: float) -> float:
+    """How often a byte passes L2's port: once, more often if several cores ask for its line, never on the chip."""
+    if "GM" not in path:
+        return 0.0
+    worst = target.value(f"alignment.same_line_{'l1' if 'L1' in path else 'ub'}")
+    return 1 + (worst - 1) * (1 - 1 / readers)
 
 
 # -- cube --------------------------------------------------------------------------------------------------------------
