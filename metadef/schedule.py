@@ -110,7 +110,10 @@ class Group:
 
 @dataclass
 class Schedule:
-    """Steps, tensors and relations. ``graph_revision`` ties it to the graph it was made from."""
+    """Steps, tensors and relations. ``graph_revision`` ties it to the graph it was made from.
+
+    ``times`` holds the instant of every step, and of the end, where the source has a time line of its own (else empty).
+    """
 
     name: str
     soc: str
@@ -122,3 +125,4 @@ class Schedule:
     views: list[View] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     graph_revision: int = 0
+    times: list[int] = field(default_factory=list)

@@ -52,7 +52,7 @@ def plan_memory(
     for pool, subset in _pools(bodies).items():
         pin_error(schedule, Problem(subset.bodies, live.order), capacity)
         own = [pair for pair in pairs if pair.read in subset.of]
-        solved[pool] = solve_pool(subset, own, live.order, steps, wish)
+        solved[pool] = solve_pool(subset, own, live.order, steps, wish, schedule.times)
         if capacity is not None and solved[pool].total > capacity:
             raise capacity_error(schedule, live, subset, own, solved[pool], capacity, pool)
     return _assemble(schedule, live, bodies, solved)

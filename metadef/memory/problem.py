@@ -18,14 +18,18 @@ MATCHING_LIMIT = 5
 
 
 class Problem:
-    """Bodies of one pool. ``near[i]`` lists (j, low, high): offset i - offset j may not lie between low and high."""
+    """Bodies of one pool. ``near[i]`` lists (j, low, high): offset i - offset j may not lie between low and high.
 
-    def __init__(self, bodies: Sequence[Body], order: StepOrder) -> None:
+    ``times``, if given, holds the instant of every step and of the end (one more than steps).
+    """
+
+    def __init__(self, bodies: Sequence[Body], order: StepOrder, times: Sequence[int] = ()) -> None:
         self.bodies = list(bodies)
         self.order = order
         self.extents = [body.extent for body in self.bodies]
         self.first = [min((rect.first for rect in body.rects), default=0) for body in self.bodies]
         self.last = [max((rect.last for rect in body.rects), default=0) for body in self.bodies]
+        self.times = times
         self.near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
         self._find_conflicts()
 
@@ -38,6 +42,12 @@ class Problem:
         return self.order.linear and all(
             len(body.rects) == 1 and body.rects[0].rel == 0 and not body.rects[0].labels for body in self.bodies
         )
+
+    @property
+    def durations(self) -> list[int]:
+        """How long each body lives: on the time line where there is one, else in steps."""
+        instants = self.times or range(max(self.last, default=0) + 2)
+        return [instants[last + 1] - instants[first] for first, last in zip(self.first, self.last)]
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Bytes a placement takes."""

@@ -63,16 +63,18 @@ class Wish:
         return floor if self.capacity is None or self.minimise else max(floor, self.capacity)
 
 
-def solve_pool(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder, steps: int, wish: Wish) -> Solution:
+def solve_pool(
+    joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder, steps: int, wish: Wish, times: Sequence[int] = ()
+) -> Solution:
     """Place the bodies of one pool. Bodies pinned on each other must have been refused before."""
-    plain = Problem(joined.bodies, order)
+    plain = Problem(joined.bodies, order, times)
     naive = heuristics.pack_in_order(plain)
     no_reuse = plain.peak(naive)
     live_set = theory_min(joined.bodies, pairs, steps)
     floor = lower_bound(joined.bodies, live_set)
     found = Solution(plain.bodies, [], naive, no_reuse, "no-reuse", live_set, no_reuse, floor)
     if wish.reuse:
-        _Search(joined, list(pairs), order, wish, found).run()
+        _Search(joined, list(pairs), order, times, wish, found).run()
     found.optimal = found.optimal or found.total == floor
     return found
 
@@ -80,21 +82,36 @@ def solve_pool(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder, st
 class _Search:
     """One pool's search; ``found`` is improved in place."""
 
-    def __init__(self, joined: BodySet, pairs: list[LegalPair], order: StepOrder, wish: Wish, found: Solution) -> None:
-        self.joined, self.pairs, self.order, self.wish, self.found = joined, pairs, order, wish, found
+    def __init__(
+        self,
+        joined: BodySet,
+        pairs: list[LegalPair],
+        order: StepOrder,
+        times: Sequence[int],
+        wish: Wish,
+        found: Solution,
+    ) -> None:
+        self.joined, self.pairs, self.order, self.times, self.wish, self.found = (
+            joined,
+            pairs,
+            order,
+            times,
+            wish,
+            found,
+        )
         self.goal = wish.goal(found.floor)
 
     def run(self) -> None:
         variants = self._variants()
         for bodies, taken in variants:
-            problem = Problem(bodies, self.order)
+            problem = Problem(bodies, self.order, self.times)
             for name in self._planners():
                 self._offer(problem, taken, PLANNERS[name](problem), name)
                 if self._done():
                     return
         if self.wish.method in PLANNERS:
             return
-        ranked = [(Problem(bodies, self.order), taken) for bodies, taken in variants]
+        ranked = [(Problem(bodies, self.order, self.times), taken) for bodies, taken in variants]
         ranked.sort(key=lambda entry: min(self._quick_peak(entry[0]), self.found.no_reuse))
         if self.wish.method != "exact":
             for problem, taken in ranked[:2]:
@@ -148,7 +165,7 @@ class _Search:
         small = len(self.joined.bodies) <= SMALL_BODIES
         if small:
             nodes = int(self.wish.budget_s * RELATION_NODES_PER_S)
-            plain = Problem(self.joined.bodies, self.order)
+            plain = Problem(self.joined.bodies, self.order, self.times)
             answer = solve_relations(plain, self.joined, self.pairs, self.found.total, self.goal, nodes)
             if answer.offsets is not None:
                 bodies, taken = take_pairs(self.joined, answer.taken, self.order)
@@ -177,7 +194,7 @@ class _Search:
         """Offsets of the joined bodies from those of their parts."""
         start = {key: offset + rel for body, offset in zip(plain.bodies, offsets) for key, rel in body.places.items()}
         return (
-            Problem(bodies, self.order),
+            Problem(bodies, self.order, self.times),
             taken,
             [start[key] - rel for body in bodies for key, rel in [next(iter(body.places.items()))]],
         )
