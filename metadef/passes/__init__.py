@@ -19,6 +19,7 @@ from metadef.passes.graph_fusion import (
     FoldBias,
     FoldPadding,
     FoldScale,
+    JoinAffine,
     SplitBatchNorm,
 )
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
@@ -62,7 +63,7 @@ _ACTIVATIONS = VECTOR_ACTIVATIONS - CLIPS
 PIPELINE: tuple[Pass, ...] = (
     # Prepare: less graph, same values.
     _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),
-    _prepare("IdentityPass", "nodes that hand on their only operand", RemoveNeutral("ConcatD", "AccumulateNV2")),
+    _prepare("IdentityPass", "nodes that hand on an operand", RemoveNeutral("Identity", "ConcatD", "AccumulateNV2")),
     _prepare("UnchangedTransposeRemovePass", "transposes that move nothing", RemoveNeutral("TransposeD")),
     _prepare("PermuteFusionPass", "transposes in a row are one", JoinTransposes(), RemoveNeutral("TransposeD")),
     _prepare("NoUseReshapeRemovePass", "views of views are one view", JoinViews()),
@@ -85,6 +86,7 @@ PIPELINE: tuple[Pass, ...] = (
     _fusion("ConvScaleFusionPass", "a factor a channel goes into the filter", FoldScale("Mul", "RealDiv")),
     _fusion("AABiasaddConvFusion", "a summand a channel is the bias", FoldScale("Add", "Sub")),
     _fusion("HostBNFusionPass", "a lone normalisation is one factor and one summand a channel", SplitBatchNorm()),
+    _fusion("AffineChainFusion", "constant factors and summands in a row are one each (our own pass)", JoinAffine()),
     _fusion("MatMulBiasAddFusionPass", "a constant row behind a product is its bias", FoldBias()),
     # Element types, storage formats, engines.
     RefineRunningPrecision("RefineRunningPrecision", "the types that the device computes in", required=True),

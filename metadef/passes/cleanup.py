@@ -71,6 +71,7 @@ def _zeros(values: tuple[int, ...]) -> bool:
 
 
 _NEUTRAL: dict[str, Callable[[Node], int | None]] = {
+    "Identity": lambda node: 0,
     "Cast": lambda node: 0 if operand(node).desc.dtype is node.attrs["dst_type"] else None,
     "TransposeD": lambda node: 0 if node.attrs["perm"] == tuple(range(len(node.attrs["perm"]))) else None,
     "PadD": lambda node: 0 if _zeros(node.attrs["paddings"]) else None,

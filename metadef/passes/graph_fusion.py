@@ -256,3 +256,67 @@ class FoldBias(Rule):
             bias.name = constant.name
         graph.set_input(product, _BIAS, bias)
         _take_over(graph, product, node)
+
+
+class JoinAffine(Rule):
+    """Factors and summands that are constants, in a row: x * a * b, x + a + b, (x * a + b) * c become one of each."""
+
+    roots = ("Mul", "Add")
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        first = self._above(node)
+        if first is None or first.op_type == node.op_type:
+            return (node, first) if first is not None else None
+        second = self._above(first) if node.op_type == "Mul" else None
+        return (node, first, second) if second is not None and second.op_type == "Mul" else None
+
+    @staticmethod
+    def _above(node: Node) -> Node | None:
+        """The Mul or Add that a node combines with a constant of its own, if that one does the same."""
+        for slot in (0, 1):
+            maker = above(node, slot, ("Mul", "Add"))
+            other = node.inputs[1 - slot]
+            if maker is None or other is None or not other.is_const or node.fused:
+                continue
+            if any(tensor is not None and tensor.is_const for tensor in maker.inputs):
+                return maker
+        return None
+
+    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
+        node, *chain = nodes
+        if not node.output.desc.dtype.is_float:
+            return f"{node.output.desc.dtype.label} does not round, and may wrap"
+        constants = [own_constant(item) for item in nodes]
+        shape = np.broadcast_shapes(*(tensor.desc.origin_shape for tensor in constants))
+        if np.prod(shape) > max(tensor.desc.elements for tensor in constants):
+            return "the joined constant would be larger than both"
+        if any(item.output.desc.origin_shape != node.output.desc.origin_shape for item in nodes):
+            return "a constant widens the tensor on the way"
+        return next((reason for a, b in zip(chain, nodes) if (reason := other_readers(graph, a.output, b))), "")
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        node, first, *rest = nodes
+        outer, inner = own_constant(node), own_constant(first)
+        if rest:
+            # (x * a + b) * c = x * (a * c) + b * c
+            self._set_constant(graph, first, values(inner) * values(outer))
+            (factor,) = rest
+            self._set_constant(graph, factor, values(own_constant(factor)) * values(outer))
+            _take_over(graph, first, node)
+            return
+        joined = values(inner) * values(outer) if node.op_type == "Mul" else values(inner) + values(outer)
+        self._set_constant(graph, first, joined)
+        _take_over(graph, first, node)
+
+    @staticmethod
+    def _set_constant(graph: Graph, node: Node, value: np.ndarray) -> None:
+        tensor = own_constant(node)
+        new = constant_like(graph, tensor.name, value, tensor.desc.dtype)
+        if len(tensor.uses) == 1:
+            new.name = tensor.name
+        graph.set_input(node, node.inputs.index(tensor), new)
+
+
+def own_constant(node: Node) -> Tensor:
+    """The constant operand of a two-operand node."""
+    return next(tensor for tensor in node.inputs if tensor is not None and tensor.is_const)

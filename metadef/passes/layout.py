@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING
 from metadef.format import Format, TensorDesc, ceil_div
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass, FormatRule
+from metadef.passes.ub_fusion import cube_activations, is_cube
 from metadef.rewrite import Nodes, Pass, PassContext, Rule, bypass, inherit
 
 if TYPE_CHECKING:
     from metadef.target import Target
+
+BLOCK_MOVES = {"ConcatD": "concat_dim", "SplitD": "split_dim", "SplitVD": "split_dim"}
+"""Types that join or cut along one axis (named by the attribute): in NC1HWC0 too, where whole channel blocks move."""
 
 NOT_ZERO_SAFE = frozenset({"Log", "Reciprocal", "Rsqrt", "RealDiv", "Pow", "FloorMod"})
 """Types that make infinities or NaN of the zeros in padding lanes; only tensors without such lanes may be blocked."""
@@ -78,11 +82,14 @@ def wants_blocks(node: Node) -> bool:
 
 def is_free(node: Node) -> bool:
     opdef = node.opdef if node.domain == "ascend" else None
-    return opdef is not None and opdef.formats is FormatRule.ANY and opdef.cost is not CostClass.HOST
+    any_format = opdef is not None and opdef.formats is FormatRule.ANY and opdef.cost is not CostClass.HOST
+    return any_format or (opdef is not None and node.op_type in BLOCK_MOVES)
 
 
 def why_not_blocked(node: Node, target: Target) -> str:
-    """Why an element-wise node cannot work on NC1HWC0; "" if it can."""
+    """Why a node that may take any format cannot work on NC1HWC0; "" if it can."""
+    if node.op_type in BLOCK_MOVES:
+        return _why_not_moved(node, target)
     shape = node.outputs[0].desc.origin_shape
     if len(shape) != 4 or 0 in shape:
         return "its result has not four axes"
@@ -102,6 +109,21 @@ def why_not_blocked(node: Node, target: Target) -> str:
         return f"its element types have channel blocks of {' and '.join(map(str, sorted(blocks)))}"
     if node.op_type in NOT_ZERO_SAFE and shape[1] % blocks.pop():
         return f"{node.op_type} would make infinities of the padding lanes of {shape[1]} channels"
+    return ""
+
+
+def _why_not_moved(node: Node, target: Target) -> str:
+    """Why a node that joins or cuts tensors cannot do so in NC1HWC0; "" if it can."""
+    operands = [tensor for tensor in node.inputs if tensor is not None]
+    for tensor in (*operands, *node.outputs):
+        shape = tensor.desc.origin_shape
+        if len(shape) != 4 or 0 in shape or is_scalar(tensor):
+            return f"'{tensor.name}' has not four axes with elements"
+    c0 = target.c0(node.outputs[0].desc.dtype)
+    pieces = operands if node.op_type == "ConcatD" else node.outputs
+    for tensor in pieces[:-1] if node.attrs[BLOCK_MOVES[node.op_type]] % 4 == 1 else ():
+        if tensor.desc.origin_shape[1] % c0:
+            return f"'{tensor.name}' has {tensor.desc.origin_shape[1]} channels, which is no multiple of {c0}"
     return ""
 
 
@@ -152,16 +174,20 @@ class _Cost:
             totals[side] = self._total(group)
         self._put(group, totals[True] <= totals[False])
         for _ in range(len(group)):
-            flipped = False
-            for node in group:
-                before = self._total([node])
-                self._put([node], not self._sides[id(node)])
-                if self._total([node]) < before:
-                    flipped = True
-                else:
-                    self._put([node], not self._sides[id(node)])
+            flipped = [node for node in group if self._flip(node)]
             if not flipped:
                 return
+
+    def _flip(self, node: Node) -> bool:
+        """Move a node to the other side if that costs less, or no more and is the blocked one."""
+        side = self._sides[id(node)]
+        before = self._total([node])
+        self._put([node], not side)
+        after = self._total([node])
+        if after < before or (after == before and not side):
+            return True
+        self._put([node], side)
+        return False
 
     def _put(self, nodes: list[Node], side: bool) -> None:
         for node in nodes:
@@ -171,13 +197,21 @@ class _Cost:
         own, tensors = 0, {}
         for node in nodes:
             blocked = self._sides[id(node)]
+            rides = blocked and self._rides(node)
             for tensor in (*node.inputs, *node.outputs):
                 if tensor is None or is_scalar(tensor):
                     continue
-                own += self._bytes(tensor, blocked)
+                own += 0 if rides else self._bytes(tensor, blocked)
                 if not tensor.is_const:
                     tensors[id(tensor)] = tensor
         return own + sum(self._border(tensor) for tensor in tensors.values())
+
+    def _rides(self, node: Node) -> bool:
+        """Whether a node will be an epilogue of the cube operator above it, and then moves nothing itself."""
+        if node.op_type not in cube_activations(self._target) or node.inputs[0] is None:
+            return False
+        maker = node.inputs[0].producer
+        return maker is not None and is_cube(maker) and wants_blocks(maker) and len(maker.output.uses) == 1
 
     def _border(self, tensor: Tensor) -> int:
         """Traffic of the TransData behind a tensor: read in one format, written in the other."""

@@ -7,22 +7,32 @@ residual sum and any activation fit. Vector operators carry chains of element-wi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from metadef.dtype import DType
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass, FormatRule
 from metadef.passes.precision import is_cube
 from metadef.rewrite import Nodes, PassContext, Rule, absorb, other_readers
 
+if TYPE_CHECKING:
+    from metadef.target import Target
+
 FIXPIPE_ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "ClipByValue"})
 VECTOR_ACTIVATIONS = FIXPIPE_ACTIVATIONS | {"Sigmoid", "Tanh", "Gelu", "Swish"}
 """One-operand operators that a cube kernel applies: by the fixpipe, and by the vector unit of a coupled core."""
 
-_FORMS = {"Gelu": {"approximate": "none"}, "Swish": {"scale": 1.0}}
+_FORMS: dict[str, dict[str, object]] = {"Gelu": {"approximate": "none"}, "Swish": {"scale": 1.0}}
 """The one form of an activation that a cube kernel applies, where the operator has several."""
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
 CLIPS = frozenset({"Relu6", "ClipByValue"})
 _FLOATS = (DType.FLOAT, DType.FLOAT16, DType.BF16)
+
+
+def cube_activations(target: Target) -> frozenset[str]:
+    """Types of activations that this chip's cube kernels apply before they store."""
+    return VECTOR_ACTIVATIONS if target.coupled else FIXPIPE_ACTIVATIONS
 
 
 def is_elementwise(node: Node) -> bool:
@@ -60,7 +70,7 @@ class FuseActivation(Rule):
     def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
         node, base = nodes
         target = context.target
-        if not target.coupled and node.op_type not in FIXPIPE_ACTIVATIONS:
+        if node.op_type not in cube_activations(target):
             return f"the fixpipe of {target.soc} has no {node.op_type}; it stays a vector operator"
         if not (on_device(node) and on_device(base)):
             return "one of the two does not run on the device"
@@ -153,8 +163,9 @@ class FuseElementwise(Rule):
             return f"together they have more than {self.max_operands} operands"
         if len(node.inputs) == 2:
             other = _second(node, base)
-            if other.desc != base.output.desc and other.desc.elements != 1:
-                return f"the second operand {other.desc} is broadcast"
+            small = other.is_const and other.desc.payload_bytes <= context.target.buffer_bytes["UB"] // 8
+            if other.desc != base.output.desc and not small:
+                return f"the second operand {other.desc} is broadcast and no constant that stays in UB"
         return other_readers(graph, base.output, node) or same_result(base, node)
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:

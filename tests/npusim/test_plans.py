@@ -432,6 +432,20 @@ def test_moves(draw: Draw, dtype: DType):
     check(mini_task("SplitVD", [draw(dtype, 6, 9)], {"size_splits": (1, 5, 0), "split_dim": 0, "num_split": 3}))
 
 
+@pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=str)
+def test_whole_channel_blocks_are_joined_and_split(draw: Draw, dtype: DType):
+    c0 = blocks(dtype)
+    parts = [draw(dtype, 2, channels, 3, 5, format=NC1, c0=c0) for channels in (2 * c0, c0, 5)]
+    check(mini_task("ConcatD", parts, {"concat_dim": 1}))
+    check(mini_task("ConcatD", [parts[2], parts[2]], {"concat_dim": -1}))
+    x = draw(dtype, 2, 4 * c0, 3, 5, format=NC1, c0=c0)
+    check(mini_task("SplitD", [x], {"split_dim": 1, "num_split": 2}))
+    sizes = {"size_splits": (c0, 3 * c0 - 3, 3), "split_dim": 1, "num_split": 3}
+    assert "parts of channel blocks" in str(mini_task("SplitVD", [x], sizes).loaded.fallbacks)
+    sizes = {"size_splits": (c0, 2 * c0, c0), "split_dim": 1, "num_split": 3}
+    check(mini_task("SplitVD", [x], sizes))
+
+
 @pytest.mark.parametrize("dtype", [DType.UINT8, HALF, SINGLE, DType.BF16], ids=str)
 def test_padding(draw: Draw, dtype: DType):
     attrs = {"paddings": (1, 0, 2, 3, 0, 1), "constant_values": 1.5}

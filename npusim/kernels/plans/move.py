@@ -85,28 +85,28 @@ def plan_pad(site: Site) -> list[Call]:
 
 def plan_concat(site: Site) -> list[Call]:
     """ConcatD: one copy an operand; an operand that already lies at its place needs none."""
-    _, out = _plain(site)
+    out = site.output().desc
     axis = normal_axis(site.kernel.attrs["concat_dim"], len(out.origin_shape))
+    operands = [site.input(slot) for slot in range(len(site.task.inputs))]
+    _check_pieces(site, out, [operand.desc for operand in operands], axis)
     at, step = site.address(site.output()), _strides(out)
     calls: list[Call] = []
-    for slot in range(len(site.task.inputs)):
-        x = site.input(slot)
-        if not x.desc.is_plain:
-            raise NoFastKernel(f"concatenation on {x.desc.format.name}")
-        calls += _piece(site, site.address(x), _strides(x.desc), at, step, x.desc.origin_shape)
-        at += x.desc.origin_shape[axis] * step[axis]
+    for x in operands:
+        calls += _piece(site, site.address(x), _strides(x.desc), at, step, x.desc.shape)
+        at += x.desc.shape[axis] * step[axis]
     return calls
 
 
 def plan_split(site: Site) -> list[Call]:
     """SplitD and SplitVD: one copy a result; a result that lies inside the source needs none."""
-    x, _ = _plain(site)
-    axis, sizes = split_sizes(x.origin_shape, site.kernel.attrs)
+    x = site.input(0).desc
+    axis, _ = split_sizes(x.origin_shape, site.kernel.attrs)
+    _check_pieces(site, x, [out.desc for out in site.task.outputs], axis)
     at, step = site.address(site.input(0)), _strides(x)
     calls: list[Call] = []
-    for out, size in zip(site.task.outputs, sizes, strict=True):
-        calls += _piece(site, at, step, site.address(out), _strides(out.desc), out.desc.origin_shape)
-        at += size * step[axis]
+    for out in site.task.outputs:
+        calls += _piece(site, at, step, site.address(out), _strides(out.desc), out.desc.shape)
+        at += out.desc.shape[axis] * step[axis]
     return calls
 
 
@@ -167,9 +167,25 @@ def _plain(site: Site) -> tuple[TensorDesc, TensorDesc]:
     return x, out
 
 
+def _check_pieces(site: Site, whole: TensorDesc, pieces: Sequence[TensorDesc], axis: int) -> None:
+    """Raises NoFastKernel unless the pieces lie in the whole as boxes.
+
+    In NC1HWC0 axes count as in the origin shape; along the channels all pieces but the last one must fill their blocks.
+    """
+    if site.kernel.fused:
+        raise NoFastKernel(f"{site.kernel.op_type} with a fused chain")
+    if whole.is_plain and all(piece.is_plain for piece in pieces):
+        return
+    blocked = all((desc.format, desc.c0) == (Format.NC1HWC0, whole.c0) for desc in (whole, *pieces))
+    if not blocked or whole.origin_format is not Format.NCHW:
+        raise NoFastKernel(f"{site.kernel.op_type} on {whole.format.name}")
+    if axis == 1 and any(piece.origin_shape[1] % whole.c0 for piece in pieces[:-1]):
+        raise NoFastKernel(f"{site.kernel.op_type} of parts of channel blocks")
+
+
 def _strides(desc: TensorDesc) -> tuple[int, ...]:
-    """Byte strides of a row-major tensor."""
-    shape = desc.origin_shape
+    """Byte strides of a row-major tensor, as it is stored."""
+    shape = desc.shape
     return tuple(prod(shape[axis + 1 :]) * desc.dtype.bytes for axis in range(len(shape)))
 
 

@@ -82,3 +82,13 @@ def test_casts_between_others() -> None:
     assert convert(np.array([0.0, np.nan, 0.5]), DType.BOOL).tolist() == [False, True, True]
     assert convert(np.array([3], np.int64), DType.FLOAT16).dtype == np.float32
     assert convert(np.array([3.0]), DType.FLOAT16).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_subnormal_halves_round_as_single_ones_do(rng, dtype):
+    value = (rng.standard_normal((300, 20)) * 10.0 ** rng.uniform(-9, -3, (300, 20))).astype(dtype)
+    value[0, :6] = [0.0, -0.0, 2.0**-14, -(2.0**-14) * (1 - 2.0**-12), 2.0**-25, 3 * 2.0**-25]
+    want = np.array([np.float16(item) for item in value.reshape(-1)]).reshape(value.shape)
+    for order in (value, value.T):
+        got = narrow(order, DType.FLOAT16)
+        assert np.array_equal(got.view(np.uint16), (want if order is value else want.T).view(np.uint16))

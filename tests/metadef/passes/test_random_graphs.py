@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadef.dtype import DType
+from metadef.format import Format
 from metadef.graph import Graph, Tensor
 from metadef.op import FormatRule
 from metadef.ops.evaluate import evaluate
 from metadef.passes import PassOptions, run_pipeline
+from metadef.passes.layout import BLOCK_MOVES
 from metadef.target import load_target
 from metadef.text import constants_of, parse_graph, print_graph
 
@@ -30,6 +32,7 @@ STEPS = (
     "softmax",
     "gate",
     "cast",
+    "halves",
 )
 UNARY = ("Relu", "LeakyRelu", "ClipByValue", "Sigmoid", "Tanh", "HardSwish", "Relu6")
 
@@ -108,6 +111,14 @@ class Builder:
     def softmax(self, x: Tensor) -> Tensor:
         return self.node("SoftmaxV2", x)
 
+    def halves(self, x: Tensor) -> Tensor:
+        other = self.draw(st.sampled_from(self.made))
+        axis = self.draw(st.sampled_from([1, 2]))
+        joined = self.unary(self.node("ConcatD", x, other, concat_dim=axis))
+        name = self.graph.unique_name("n")
+        split = self.graph.add_node("SplitD", [joined], {"split_dim": axis, "num_split": 2}, name, origins=[name])
+        return self.node("Add", *split.outputs)
+
     def cast(self, x: Tensor) -> Tensor:
         return self.node("Cast", self.node("Cast", x, dst_type=DType.DOUBLE), dst_type=DType.FLOAT)
 
@@ -128,7 +139,9 @@ def check_formats(graph: Graph) -> None:
         opdef = node.opdef
         assert opdef is not None
         descs = [tensor.desc for tensor in (*node.inputs, *node.outputs) if tensor is not None]
-        if opdef.formats is FormatRule.PLAIN:
+        if node.op_type in BLOCK_MOVES:
+            assert len({(desc.format is Format.NC1HWC0, desc.c0) for desc in descs}) == 1, node
+        elif opdef.formats is FormatRule.PLAIN:
             assert all(desc.is_plain for desc in descs), node
         if opdef.formats is FormatRule.ANY:
             blocked = {desc.is_plain for desc in descs if desc.elements > 1 or desc is node.output.desc}
