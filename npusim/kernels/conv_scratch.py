@@ -1,7 +1,7 @@
 """Shape of a convolution, and the geometry of the fp32 scratch block it fills for one band of output rows.
 
 The block is [group][row][stride phase, column][16 channels]: columns are sorted by their phase modulo the horizontal
-stride, so that the inputs of neighbouring outputs always lie one pixel apart; the narrow form is [row][column][channel].
+stride, so that inputs of neighbouring outputs always lie one pixel apart; the narrow form is [row][column][channel].
 From it follow the tap table, the register tiles of a band and the padding table of a row.
 """
 

@@ -1,0 +1,96 @@
+"""Conversions of the IR vocabulary, and that no kernel calls out of itself on any target."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npusim.kernels import store
+from npusim.kernels.catalog import common_kernels
+from npusim.kernels.cpu import describe, host
+from npusim.kernels.elementwise import View, elementwise
+from tests.npusim.kernels.inputs import address, run
+
+TARGETS = [
+    ("x86_64-unknown-linux-gnu", "x86-64", ""),
+    ("x86_64-unknown-linux-gnu", "x86-64-v3", ""),
+    ("x86_64-unknown-linux-gnu", "x86-64-v4", ""),
+    ("aarch64-unknown-linux-gnu", "generic", ""),
+]
+AWKWARD = [
+    "map:f16,f32:f16:mul(exp(x0),erf(x1))",
+    "map:f32,f32:f32:fmod(x0,x1)",
+    "map:i64,i64:i64:mod(x0,x1)",
+    "map:f32:i64:x0",
+    "map:f32:u8:round(x0)",
+    "map:f32,f32:f16:pow(x0,x1)",
+    "tile:f16:1:1x6:16:64",
+    "tile:f16:2:1x14:16:64",
+    "tile:f32:1:1x6:0:64",
+    "conv:f16:f16:dense",
+    "conv:f16:f16:lanes",
+    "matmul:f16:f16",
+    "reduce:f16:f16:l2:along",
+    "layernorm:f16:f16:f16:layer",
+    "transdata:f32:f16:16:to",
+]
+
+
+def convert(x: np.ndarray, source: str, target: str, dtype: type) -> np.ndarray:
+    out = np.zeros(x.shape, dtype)
+    run(
+        elementwise("x0", [View.dense(address(x), source, x.shape)], View.dense(address(out), target, x.shape), x.shape)
+    )
+    return out
+
+
+def test_every_half_widens_exactly() -> None:
+    halves = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    got = convert(halves, "f16", "f32", np.float32)
+    np.testing.assert_array_equal(got, halves.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(halves))
+
+
+def test_narrowing_rounds_to_nearest_even() -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middles = ((halves[:-1] + halves[1:]) / 2).astype(np.float32)
+    around = np.concatenate([middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(np.inf))])
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 1 << 16, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([around, -around, bits, np.array([65519.996, 65520, np.inf, np.nan, 1e-8], np.float32)])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(convert(x, "f32", "f16", np.float16), x.astype(np.float16))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=[f"{t[0].split('-')[0]}-{t[1]}" for t in TARGETS])
+def test_kernels_call_nothing_outside(target: tuple[str, str, str]) -> None:
+    calls_nothing(AWKWARD, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS, ids=[f"{t[0].split('-')[0]}-{t[1]}" for t in TARGETS])
+def test_common_kernels_call_nothing_outside(target: tuple[str, str, str]) -> None:
+    calls_nothing([n for n in common_kernels() if not n.startswith("exec:")], target)
+
+
+def calls_nothing(names: list[str], target: tuple[str, str, str]) -> None:
+    cpu = describe(*target)
+    for name in names:
+        text = store.assembly(name, cpu)
+        own = set(re.findall(r"^([\w.$]+):", text, re.M))
+        called = re.findall(r"^\s+(?:callq?|jmp|bl?)\s+([A-Za-z_][\w.@$]*)", text, re.M)
+        assert {c.split("@")[0] for c in called} <= own, name
+
+
+def test_cpu_override(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    plain = host.__wrapped__()
+    assert (plain.name, plain.features, plain.panel) == ("generic", "", 16)
+    assert not plain.x86 or not (plain.half or plain.fma or plain.round or plain.wide)
+
+
+def test_generators_name_no_machine_code_twice() -> None:
+    names = common_kernels()
+    assert len(names) == len(set(names)) == len({store.symbol(n) for n in names})
+    assert Path(store.__file__).parent.name == "kernels"

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from npusim.kernels.rows import RowShape, layer_norm, softmax
+from tests.npusim.kernels import twins
+from tests.npusim.kernels.inputs import address, run_both, values
+from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded
+
+
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("f16", "f32")])
+@pytest.mark.parametrize("log", [False, True])
+def test_softmax(dtypes: tuple[str, str], log: bool, rng: np.random.Generator) -> None:
+    for round_ in range(8):
+        shape = tuple(int(v) for v in rng.integers(1, 60, 3))
+        axis = int(rng.integers(0, 3))
+        x = values(rng, shape, dtypes[0], special=round_ == 7)
+        x[np.abs(x) < 100] *= DTYPES[dtypes[0]](3)
+        exact = twins.softmax(x, axis, log)
+        got = run_both(
+            lambda t, s=shape, a=axis, x=x: softmax(
+                *RowShape.axis(s, a, (address(x), dtypes[0]), (address(t), dtypes[1])), log=log
+            ),
+            np.zeros(shape, DTYPES[dtypes[1]]),
+        )
+        # The exponent's argument is rounded once, exp errs by one ulp, each sum of up to 60 terms by at most 60.
+        with np.errstate(all="ignore"):
+            scale = np.abs(exact) + np.where(log, np.abs(x.astype(np.float64)) + 8, 0)
+            spread = np.abs(np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0)).max()
+        assert_rounded(got, Exact(exact, scale, 70 + int(2 * spread) if not log else 70))
+
+
+def test_softmax_over_fractal_nz(rng: np.random.Generator) -> None:
+    m, n, c0 = 19, 37, 16
+    x = values(rng, (2, m, n), "f16")
+    blocked = np.stack([twins.to_nz(one, c0) for one in x])
+    got = run_both(
+        lambda t: softmax(*RowShape.nz(2, m, n, 32, c0, (address(blocked), "f16"), (address(t), "f16"))),
+        np.full(blocked.shape, 7, np.float16),
+    )
+    flat = got.transpose(0, 2, 1, 3).reshape(2, 32, 48)[:, :m]
+    exact = twins.softmax(x, 2, False)
+    assert_rounded(flat[..., :n], Exact(exact, np.abs(exact), 80))
+    assert not flat[..., n:].any()
+
+
+def test_rows_of_minus_infinity_and_nan() -> None:
+    x = np.array([[-np.inf, -np.inf], [np.nan, 1], [-np.inf, 2], [60000, -60000]], np.float16)
+    got = run_both(
+        lambda t: softmax(*RowShape.axis((4, 2), 1, (address(x), "f16"), (address(t), "f16"))),
+        np.zeros((4, 2), np.float16),
+    )
+    np.testing.assert_array_equal(got, np.array([[np.nan] * 2, [np.nan] * 2, [0, 1], [1, 0]], np.float16))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("rms", [False, True])
+def test_layer_norm(dtype: str, rms: bool, rng: np.random.Generator) -> None:
+    for n in (1, 7, 16, 33, 768):
+        x = values(rng, (5, 3, n), dtype) + DTYPES[dtype](2)
+        gamma, beta = values(rng, (n,), dtype), values(rng, (n,), dtype)
+        for g, b in ((gamma, beta), (None, beta), (gamma, None)):
+            got = run_both(
+                lambda t, x=x, g=g, b=b: layer_norm(
+                    *RowShape.axis(x.shape, 2, (address(x), dtype), (address(t), dtype)),
+                    0 if g is None else address(g),
+                    0 if b is None else address(b),
+                    dtype,
+                    1e-3,
+                    rms,
+                ),
+                np.zeros(x.shape, DTYPES[dtype]),
+            )
+            exact = twins.layer_norm(x, g, b, 1e-3, rms)
+            size = np.abs(twins.layer_norm(x, g, None, 1e-3, rms)) + 4 * np.abs(1.0 if g is None else g)
+            assert_rounded(got, Exact(exact, size + np.abs(0 if b is None else b), 80 + n // 8))

@@ -1,0 +1,90 @@
+"""Errors of the elementary functions in units in the last place of fp32, over random bit patterns and common ranges."""
+
+import math
+
+import numpy as np
+import pytest
+
+from npusim.kernels.elementwise import View, elementwise
+from tests.npusim.kernels.inputs import address, run
+
+VECTOR_ERF = np.vectorize(math.erf, otypes=[float])
+VECTOR_ERFC = np.vectorize(math.erfc, otypes=[float])
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.7, 88.8, -87.3, -103.9, -104.1, 1e-45, 3.4e38, -3.4e38, 0.6]
+CASES = {
+    "exp": (np.exp, 1.1),
+    "log": (np.log, 0.9),
+    "log1p": (np.log1p, 1.6),
+    "expm1": (np.expm1, 2.5),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 2.7),
+    "tanh": (np.tanh, 1.5),
+    "erf": (VECTOR_ERF, 2.7),
+    "softplus": (lambda x: np.logaddexp(x, 0), 2.1),
+    "sqrt": (np.sqrt, 0.501),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 1.6),
+    "reciprocal": (lambda x: 1 / x, 0.501),
+    "floor": (np.floor, 0),
+    "ceil": (np.ceil, 0),
+    "round": (np.rint, 0),
+    "trunc": (np.trunc, 0),
+    "abs": (np.abs, 0),
+    "neg": (np.negative, 0),
+    "sign": (np.sign, 0),
+    "square": (np.square, 0.501),
+}
+
+
+def inputs(count: int = 60000) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    ranges = [rng.uniform(-r, r, count // 2).astype(np.float32) for r in (1, 20, 110)]
+    return np.concatenate([bits, *ranges, np.array(EDGES, np.float32)])
+
+
+def apply(expression: str, *operands: np.ndarray) -> np.ndarray:
+    out = np.zeros(operands[0].shape, np.float32)
+    views = [View.dense(address(x), "f32", x.shape) for x in operands]
+    run(elementwise(expression, views, View.dense(address(out), "f32", out.shape), out.shape))
+    return out
+
+
+def check_ulp(got: np.ndarray, exact: np.ndarray, limit: float, x: np.ndarray) -> None:
+    target = exact.astype(np.float32)
+    finite = np.isfinite(target) & np.isfinite(got)
+    same = (got == target) | (np.isnan(got) & np.isnan(target))
+    # Just below overflow a result within the limit may round to infinity.
+    edge = np.abs(exact) > 3.4028e38
+    assert (finite | same | edge).all(), x[~(finite | same | edge)][:3]
+    unit = np.spacing(np.abs(target[finite])).astype(np.float64)
+    error = np.abs(got[finite].astype(np.float64) - exact[finite]) / unit
+    assert error.max() <= limit, (error.max(), x[finite][error.argmax()])
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_error(name: str) -> None:
+    function, limit = CASES[name]
+    x = inputs()
+    with np.errstate(all="ignore"):
+        check_ulp(apply(f"{name}(x0)", x), function(x.astype(np.float64)), limit, x)
+
+
+def test_gelu() -> None:
+    x = np.concatenate([np.random.default_rng(1).uniform(-13, 13, 50000).astype(np.float32), [0.0, np.inf, np.nan]])
+    x = x.astype(np.float32)
+    exact = x * 0.5 * VECTOR_ERFC(-x.astype(np.float64) / math.sqrt(2))
+    got = apply("gelu(x0)", x)
+    near = (x > -1) | np.isnan(x)
+    check_ulp(got[near], exact[near], 6.5, x[near])
+    tail = ~near
+    relative = np.abs(got[tail] / exact[tail] - 1)
+    assert (relative <= 2.0**-24 * (12 + 2 * x[tail].astype(np.float64) ** 2)).all()
+
+
+def test_power() -> None:
+    x = inputs(40000)
+    rng = np.random.default_rng(3)
+    choices = np.array([0, 1, 2, -1, 0.5, 3, -2.5, np.inf, -np.inf, np.nan, 1e30, 7, -3], np.float32)
+    y = rng.choice(choices, x.size)
+    y[::2] = rng.uniform(-10, 10, y[::2].size)
+    with np.errstate(all="ignore"):
+        check_ulp(apply("pow(x0,x1)", x, y), np.power(x.astype(np.float64), y.astype(np.float64)), 0.51, x)
