@@ -146,7 +146,7 @@ class _GraphWriter:
         nodes: Sequence[onnx.NodeProto],
         outputs: Sequence[str],
     ) -> Graph:
-        self.graph.notes += bound.notes
+        self.graph.notes += [*bound.notes, *self._walk.notes]
         for item in fed:
             desc = self._desc(item.name, "")
             self._tensors[item.name] = self.graph.add_input(item.name, desc.origin_shape, desc.dtype)

@@ -38,6 +38,7 @@ class ShapeWalk:
         self.types: dict[str, TypeProto] = {}
         self.constants: dict[str, np.ndarray] = {}
         self.nodes: list[onnx.NodeProto] = []
+        self.notes: list[str] = []
         self._versions = dict(versions)
         self._imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
         self._reader = reader
@@ -95,7 +96,11 @@ class ShapeWalk:
         else:
             if self._too_large(node, operands):
                 return False
-            results = self._reference(node)
+            try:
+                results = self._reference(node)
+            except InferError as error:
+                self.notes.append(f"constant node '{label_of(node)}' was not folded: {error.problems[0].message}")
+                return False
         for name, value in zip(node.output, results):
             if name:
                 self.add_constant(name, np.asarray(value))

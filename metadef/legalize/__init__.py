@@ -11,7 +11,7 @@ from typing import Any
 from metadef.error import ContractError, InferError, LabError, Problem
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import Engine
-from metadef.legalize import arithmetic, movement, networks, reductions  # noqa: F401  (they fill the table)
+from metadef.legalize import arithmetic, compositions, movement, networks, reductions  # noqa: F401  (they fill the table)
 from metadef.legalize.table import Step, Unmapped, find_rule, known_types, rule
 
 __all__ = ["Step", "Unmapped", "find_rule", "known_types", "legalize", "rule"]

@@ -156,13 +156,8 @@ def space(step: Step) -> Sequence[Tensor]:
     return step.out("Reshape", [moved], {"shape": step.result().origin_shape})
 
 
-@rule("Upsample", "Resize")
-def resize(step: Step) -> Sequence[Tensor]:
-    """Nearest neighbour: whole factors repeat elements by a broadcast, all else gathers by constant indices."""
-    if step.attr("mode", "nearest") != "nearest":
-        raise Unmapped(f"resizing with mode '{step.attr('mode')}'")
-    if step.attr("antialias", 0) or step.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise Unmapped("resizing with antialias or a kept aspect ratio")
+def resize_nearest(step: Step) -> Sequence[Tensor]:
+    """Whole factors repeat elements by a broadcast, all else gathers by constant indices."""
     shape, wanted = step.shape(), step.result().origin_shape
     sources = [_sources(step, axis, size, made) for axis, (size, made) in enumerate(zip(shape, wanted))]
     repeats = [max(made // size, 1) if size else 1 for size, made in zip(shape, wanted)]
@@ -205,24 +200,35 @@ def _scales(step: Step) -> dict[int, float]:
 
 def _sources(step: Step, axis: int, size: int, made: int) -> np.ndarray:
     """int64 (made,): which element of an axis every result element copies."""
-    scale = _scales(step).get(axis, made / size if size else 1.0)
     old = step.node.op_type == "Upsample" or step.opset < 11
-    transform = "asymmetric" if old else step.attr("coordinate_transformation_mode", "half_pixel")
-    rounding = "floor" if old else step.attr("nearest_mode", "round_prefer_floor")
-    if size == made and scale == 1.0:
-        return np.arange(made)
-    place = {
-        "asymmetric": lambda x: x / scale,
-        "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
-        "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if made > 1 else 0.0,
-        "align_corners": lambda x: x * (size - 1) / (made - 1) if made > 1 else 0.0,
-    }.get(transform)
-    if place is None:
-        raise Unmapped(f"coordinate transformation '{transform}'")
     pick = {
         "floor": floor,
         "ceil": ceil,
         "round_prefer_floor": lambda x: ceil(x - 0.5),
         "round_prefer_ceil": lambda x: floor(x + 0.5),
-    }[rounding]
-    return np.clip([pick(place(x)) for x in range(made)], 0, size - 1).astype(np.int64)
+    }["floor" if old else step.attr("nearest_mode", "round_prefer_floor")]
+    return np.clip([pick(place) for place in resize_coordinates(step, axis)], 0, size - 1).astype(np.int64)
+
+
+def resize_coordinates(step: Step, axis: int) -> list[float]:
+    """Where along an axis of x each result element lies. Refuses coordinate transformations that crop.
+
+    The scale is the given one, even where the result's size was rounded; sizes alone imply result / size.
+    """
+    size, made = step.shape()[axis], step.result().origin_shape[axis]
+    scale = _scales(step).get(axis, made / size if size else 1.0)
+    old = step.node.op_type == "Upsample" or step.opset < 11
+    transform = "asymmetric" if old else step.attr("coordinate_transformation_mode", "half_pixel")
+    if size == made and scale == 1.0:
+        return [float(x) for x in range(made)]
+    centre = size / 2 * (1 - made / (scale * size)) if size else 0.0
+    place = {
+        "asymmetric": lambda x: x / scale,
+        "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
+        "half_pixel_symmetric": lambda x: centre + (x + 0.5) / scale - 0.5,
+        "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if made > 1 else 0.0,
+        "align_corners": lambda x: x * (size - 1) / (made - 1) if made > 1 else 0.0,
+    }.get(transform)
+    if place is None:
+        raise Unmapped(f"coordinate transformation '{transform}'")
+    return [place(x) for x in range(made)]

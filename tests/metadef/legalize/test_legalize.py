@@ -63,11 +63,11 @@ def test_a_shared_weight_is_not_changed_for_its_other_readers() -> None:
 
 
 def test_what_has_no_rule_stays_on_the_host_with_a_reason() -> None:
-    graph = legal("net (float[1,6,4,4] x) => (y) { a = LRN <size = 3> (x) y = Relu(a) }")
-    lrn, relu = graph.nodes
-    assert lrn.engine is Engine.HOST_CPU and lrn.domain == "" and lrn.opset == 17
-    assert lrn.engine_reason == "no rule maps ai.onnx::17::LRN to Ascend operators"
-    assert lrn.attrs["size"] == 3 and lrn.output.name == "a"
+    graph = legal("net (float[1,6,4,4] x) => (y) { a = LpPool <kernel_shape = [3, 3]> (x) y = Relu(a) }")
+    pool, relu = graph.nodes
+    assert pool.engine is Engine.HOST_CPU and pool.domain == "" and pool.opset == 17
+    assert pool.engine_reason == "no rule maps ai.onnx::17::LpPool to Ascend operators"
+    assert pool.attrs["kernel_shape"] == (3, 3) and pool.output.name == "a"
     assert relu.engine is None
 
 
@@ -81,7 +81,8 @@ def test_what_has_no_rule_stays_on_the_host_with_a_reason() -> None:
         ("net (int32[2,3] x, int32[2,3] w) => (y) { y = Mod <fmod=1> (x, w) }", "fmod"),
         ("net (float[2,3] x, int32[3] s) => (y) { y = ReduceMean(x) z = Neg(s) }", ""),
         ("net (float[1,1,4,4] x) => (y) { e = Constant <value_floats=[1.0,1.0,2.0,2.0]> () "
-         "y = Resize <mode=\"linear\"> (x, , e) }", "mode 'linear'"),
+         "r = Constant <value_floats=[0.0,0.0,0.0,0.0,1.0,1.0,1.0,1.0]> () "
+         "y = Resize <mode=\"linear\", coordinate_transformation_mode=\"tf_crop_and_resize\"> (x, r, e) }", "tf_crop"),
     ],
 )  # fmt: skip
 def test_forms_without_an_ascend_operator_say_why(text: str, reason: str) -> None:

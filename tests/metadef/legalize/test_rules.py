@@ -302,7 +302,93 @@ MOVE = [
     ),
 ]
 
-CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE]
+PIXELS = f32(1, 3, 4, 5)
+SCALES = Const(np.array([1, 1, 2, 1.5], np.float32))
+U8, I8 = Const(np.array(7, np.uint8)), Const(np.array([-3, 0, 5], np.int8))
+
+COMPOSED = [
+    Case("ConvTranspose", "ConvTranspose", [PIXELS, Const(f32(3, 2, 3, 2))], {"strides": [2, 3]}),
+    Case(
+        "ConvTranspose-all",
+        "ConvTranspose",
+        [f32(2, 4, 4, 5), Const(f32(4, 3, 3, 2)), Const(f32(6))],
+        {"strides": [2, 3], "pads": [1, 0, 2, 1], "output_padding": [1, 2], "dilations": [1, 2], "group": 2},
+    ),
+    Case(
+        "ConvTranspose-plain",
+        "ConvTranspose",
+        [PIXELS, Const(f32(3, 2, 3, 3))],
+        {"pads": [1, 1, 1, 1]},
+        ascend=["Conv2D"],
+    ),
+    Case(
+        "ConvTranspose-crop",
+        "ConvTranspose",
+        [PIXELS, Const(f32(3, 2, 1, 1))],
+        {"strides": [2, 2], "pads": [1, 1, 0, 1]},
+    ),
+    Case(
+        "ConvTranspose-upper",
+        "ConvTranspose",
+        [PIXELS, Const(f32(3, 2, 3, 3))],
+        {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
+    ),
+    Case(
+        "ConvTranspose-lower",
+        "ConvTranspose",
+        [PIXELS, Const(f32(3, 2, 3, 3))],
+        {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ),
+    Case(
+        "ConvTranspose-shape",
+        "ConvTranspose",
+        [PIXELS, Const(f32(3, 2, 3, 3))],
+        {"strides": [3, 2], "output_shape": [10, 8]},
+    ),
+    *(
+        Case(
+            f"Resize-{mode}-{transform}",
+            "Resize",
+            [PIXELS, None, SCALES],
+            {"mode": mode, "coordinate_transformation_mode": transform},
+        )
+        for mode in ("linear", "cubic")
+        for transform in ("half_pixel", "asymmetric", "pytorch_half_pixel")
+    ),
+    Case(
+        "Resize-align",
+        "Resize",
+        [PIXELS, None, None, i64(1, 3, 7, 9)],
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ),
+    Case("Resize-down", "Resize", [PIXELS, None, None, i64(1, 3, 3, 5)], {"mode": "linear"}, ascend=["BatchMatMulV2"]),
+    Case(
+        "Resize-cubic-inside",
+        "Resize",
+        [PIXELS, None, SCALES],
+        {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5},
+    ),
+    Case(
+        "Upsample-linear", "Upsample", [PIXELS, Const(np.array([1, 1, 2, 2], np.float32))], {"mode": "linear"}, opset=9
+    ),
+    Case("LRN", "LRN", [f32(2, 7, 3, 4, low=-9, high=9)], {"size": 3, "alpha": 0.3, "beta": 0.6, "bias": 1.5}),
+    Case("MeanVarianceNormalization", "MeanVarianceNormalization", [X], opset=13),
+    Case("Celu", "Celu", [X], {"alpha": 1.7}),
+    Case("DequantizeLinear", "DequantizeLinear", [ints(3, 5, dtype=np.uint8, low=0), Const(np.float32(0.03)), U8]),
+    Case("DequantizeLinear-axis", "DequantizeLinear", [ints(2, 3, 5, dtype=np.int8), Const(f32(3, low=0.1)), I8]),
+    Case("DequantizeLinear-plain", "DequantizeLinear", [ints(3, 5), Const(np.float32(0.03))]),
+    Case("QuantizeLinear", "QuantizeLinear", [X * 90, Const(np.float32(0.7)), U8]),
+    Case("QuantizeLinear-axis", "QuantizeLinear", [X * 90, Const(f32(3, low=0.5)), I8], {"axis": 1}),
+    Case("QuantizeLinear-halves", "QuantizeLinear", [np.arange(-9, 9, dtype=np.float32) / 2, Const(np.float32(1))]),
+    Case("Trilu", "Trilu", [f32(2, 5, 4), Const(np.array(-1, np.int64))]),
+    Case("Trilu-lower", "Trilu", [f32(5, 6)], {"upper": 0}),
+    Case("CumSum", "CumSum", [f32(2, 5, 4), Const(np.array(1, np.int64))]),
+    Case("CumSum-reverse", "CumSum", [f32(3, 5), Const(np.array(-1, np.int32))], {"reverse": 1, "exclusive": 1}),
+    Case("OneHot", "OneHot", [ints(2, 3, low=-6, high=7, dtype=np.int64), Const(np.array(5, np.int64)), f32(2)]),
+    Case("OneHot-axis", "OneHot", [ints(2, 3, low=0, high=4, dtype=np.int64), i64(4), Const(f32(2))], {"axis": 1}),
+]
+
+CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE, *COMPOSED]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])

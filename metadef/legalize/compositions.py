@@ -1,0 +1,295 @@
+"""Rules that compose an operator from several: transposed convolution, interpolation, normalisation, quantisation.
+
+Where a constant matrix says what an operator does (interpolation, running sums, windows over channels), the cube
+computes it as a product: exact, and at home on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import floor
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.graph import Tensor
+from metadef.legalize.arithmetic import cast
+from metadef.legalize.movement import resize_coordinates, resize_nearest
+from metadef.legalize.table import Step, Unmapped, rule
+
+_QUANTISED = {
+    DType.INT8: (-128, 127),
+    DType.UINT8: (0, 255),
+    DType.INT16: (-(2**15), 2**15 - 1),
+    DType.UINT16: (0, 2**16 - 1),
+}
+
+
+# -- transposed convolution -------------------------------------------------------------------------------------------
+
+
+@rule("ConvTranspose")
+def conv_transpose(step: Step) -> Sequence[Tensor]:
+    """A convolution of the image with zeros between its pixels, by the filter turned round."""
+    x, weight = step[0], step[1]
+    if step.rank() != 4:
+        raise Unmapped(f"a transposed convolution over {step.rank() - 2} spatial axes")
+    groups = step.attr("group", 1)
+    turned = _turned_filter(step, step.value(1, "the filter"), weight.desc.dtype, groups)
+    strides = step.attr("strides") or (1, 1)
+    dilations = step.attr("dilations") or (1, 1)
+    room = [(kernel - 1) * dilation for kernel, dilation in zip(weight.desc.origin_shape[2:], dilations)]
+    pads = []
+    for axis, (begin, end) in enumerate(_transposed_pads(step, room, strides)):
+        pads += [room[axis] - begin, room[axis] - end - (strides[axis] - 1)]
+    image = _with_zeros_between(step, x, strides)
+    if min(pads) < 0:
+        image = _cropped(step, image, [max(-pad, 0) for pad in pads])
+    attrs = {
+        "strides": (1, 1, 1, 1),
+        "dilations": (1, 1, *dilations),
+        "pads": tuple(max(pad, 0) for pad in pads),
+        "groups": groups,
+    }
+    return step.out("Conv2D", [step.images(image), turned, step.optional(2)], attrs)
+
+
+def _turned_filter(step: Step, value: np.ndarray, dtype: DType, groups: int) -> Tensor:
+    """(C, M / groups, KH, KW) as a filter (M, C / groups, KH, KW) with both spatial axes reversed."""
+    c, group_m, kh, kw = value.shape
+    grouped = value.reshape(groups, c // groups, group_m, kh, kw).transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+    stored = np.ascontiguousarray(grouped).reshape(groups * group_m, c // groups, kh, kw)
+    return step.images(step.stored(stored, "filter", dtype))
+
+
+def _transposed_pads(step: Step, room: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """What is cut from the begin and the end of each axis; an output padding is a negative cut at the end."""
+    extra = step.attr("output_padding") or (0, 0)
+    mode = step.attr("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "VALID") and not step.attr("output_shape"):
+        given = step.attr("pads") or (0, 0, 0, 0)
+        return [(given[axis], given[2 + axis] - extra[axis]) for axis in range(2)]
+    cuts = []
+    for axis, (size, wanted) in enumerate(zip(step.shape()[2:], step.result().origin_shape[2:])):
+        total = strides[axis] * (size - 1) + extra[axis] + room[axis] + 1 - wanted
+        small = total // 2
+        begin = small if mode == "SAME_UPPER" else total - small
+        cuts.append((begin, total - begin - extra[axis]))
+    return cuts
+
+
+def _with_zeros_between(step: Step, x: Tensor, strides: Sequence[int]) -> Tensor:
+    """Every pixel followed by stride - 1 zeros, along H and W."""
+    if set(strides) == {1}:
+        return x
+    n, c, h, w = x.desc.origin_shape
+    thin = step.reshape(x, (n, c, h, 1, w, 1))
+    paddings = (0, 0, 0, 0, 0, 0, 0, strides[0] - 1, 0, 0, 0, strides[1] - 1)
+    return step.reshape(step.op("PadD", [thin], {"paddings": paddings}), (n, c, h * strides[0], w * strides[1]))
+
+
+def _cropped(step: Step, image: Tensor, cuts: Sequence[int]) -> Tensor:
+    n, c, h, w = image.desc.origin_shape
+    top, bottom, left, right = cuts
+    attrs = {"begin": (0, 0, top, left), "end": (n, c, h - bottom, w - right), "strides": (1, 1, 1, 1)}
+    return step.op("StridedSliceD", [image], attrs)
+
+
+# -- interpolation ----------------------------------------------------------------------------------------------------
+
+
+@rule("Upsample", "Resize")
+def resize(step: Step) -> Sequence[Tensor]:
+    """Nearest neighbour moves elements; linear and cubic interpolation are products with a matrix for H and for W."""
+    mode = step.attr("mode", "nearest")
+    if step.attr("antialias", 0) or step.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise Unmapped("resizing with antialias or a kept aspect ratio")
+    if mode == "nearest":
+        return resize_nearest(step)
+    shape, wanted, rank = step.shape(), step.result().origin_shape, step.rank()
+    if rank < 2 or shape[:-2] != wanted[:-2]:
+        raise Unmapped("interpolation along other axes than the last two")
+    kernel = _cubic(step) if mode == "cubic" else _linear
+    rows, columns = (_interpolation(step, axis, kernel) for axis in (rank - 2, rank - 1))
+    along_h, along_w = (not np.array_equal(matrix, np.eye(len(matrix))) for matrix in (rows, columns))
+    x = step[0]
+    op_type = "MatMulV2" if rank == 2 else "BatchMatMulV2"
+    if along_w:
+        operands = [x, step.constant(columns.T, "columns", x.desc.dtype)]
+        if not along_h:
+            return step.out(op_type, operands)
+        x = step.op(op_type, operands)
+    return step.out(op_type, [step.constant(rows, "rows", x.desc.dtype), x]) if along_h else [x]
+
+
+def _interpolation(step: Step, axis: int, kernel: Callable[[float, int], list[tuple[int, float]]]) -> np.ndarray:
+    """float64 (made, size): weights of the elements that each result element is mixed from; borders repeat."""
+    size, made = step.shape()[axis], step.result().origin_shape[axis]
+    matrix = np.zeros((made, size))
+    for row, place in enumerate(resize_coordinates(step, axis)):
+        for source, weight in kernel(place, size):
+            matrix[row, min(max(source, 0), size - 1)] += weight
+    return matrix
+
+
+def _linear(place: float, size: int) -> list[tuple[int, float]]:
+    left = floor(place)
+    return [(left, 1 - (place - left)), (left + 1, place - left)]
+
+
+def _cubic(step: Step) -> Callable[[float, int], list[tuple[int, float]]]:
+    a, exclude = step.attr("cubic_coeff_a", -0.75), step.attr("exclude_outside", 0)
+
+    def kernel(place: float, size: int) -> list[tuple[int, float]]:
+        left = floor(place)
+        taps = [(left + shift, _cubic_weight(abs(place - left - shift), a)) for shift in (-1, 0, 1, 2)]
+        if exclude:
+            taps = [(source, weight) for source, weight in taps if 0 <= source < size]
+            total = sum(weight for _, weight in taps)
+            taps = [(source, weight / total) for source, weight in taps]
+        return taps
+
+    return kernel
+
+
+def _cubic_weight(distance: float, a: float) -> float:
+    if distance <= 1:
+        return ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    return ((distance - 5) * distance + 8) * distance * a - 4 * a if distance < 2 else 0.0
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------
+
+
+@rule("LRN")
+def local_response(step: Step) -> Sequence[Tensor]:
+    """Squares are summed over a window of channels by a 1x1 convolution with a band matrix.
+
+    The factor alpha / size is applied before squaring, so that large activations do not overflow in half precision.
+    """
+    if step.rank() != 4:
+        raise Unmapped(f"local response normalisation of rank {step.rank()}")
+    size, x = step.attr("size"), step.images(step[0])
+    c = step.shape()[1]
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    offset = np.arange(c)[None, :] - np.arange(c)[:, None]
+    band = ((offset >= -before) & (offset <= after)).astype(np.float64).reshape(c, c, 1, 1)
+    scaled = step.op("Mul", [x, step.scalar((step.attr("alpha", 1e-4) / size) ** 0.5, "root", x)])
+    squares = step.op("Mul", [scaled, scaled])
+    filters = step.images(step.constant(band, "band", x.desc.dtype))
+    bias = step.constant(np.full(c, step.attr("bias", 1.0)), "bias", x.desc.dtype)
+    summed = step.op("Conv2D", [squares, filters, bias], {"strides": (1, 1, 1, 1)})
+    power = step.op("Pow", [summed, step.scalar(-step.attr("beta", 0.75), "exponent", x)])
+    return step.out("Mul", [x, power])
+
+
+@rule("MeanVarianceNormalization")
+def mean_variance(step: Step) -> Sequence[Tensor]:
+    attrs = {"axes": tuple(axis % step.rank() for axis in step.attr("axes", (0, 2, 3))), "keep_dims": True}
+    centred = step.op("Sub", [step[0], step.op("ReduceMeanD", [step[0]], attrs)])
+    variance = step.op("ReduceMeanD", [step.op("Mul", [centred, centred])], attrs)
+    deviation = step.op("Add", [step.op("Sqrt", [variance]), step.scalar(1e-9, "epsilon", step[0])])
+    return step.out("RealDiv", [centred, deviation])
+
+
+@rule("Celu")
+def celu(step: Step) -> Sequence[Tensor]:
+    alpha = step.attr("alpha", 1.0)
+    inner = step.op("Elu", [step.op("Mul", [step[0], step.scalar(1 / alpha, "inverse", step[0])])])
+    return step.out("Mul", [inner, step.scalar(alpha, "alpha", step[0])])
+
+
+# -- quantisation -----------------------------------------------------------------------------------------------------
+
+
+def _per_axis(step: Step, parameter: Tensor) -> Tensor:
+    """A scale or zero point, one for all or one an index of ``axis``, shaped to broadcast with x."""
+    if step.attr("block_size", 0):
+        raise Unmapped("blocked quantisation")
+    count = parameter.desc.elements
+    if len(parameter.desc.origin_shape) == 0 or (count == 1 and step.rank() < 1):
+        return parameter
+    axis = step.attr("axis", 1) % max(step.rank(), 1)
+    return step.reshape(parameter, tuple(count if i == axis else 1 for i in range(step.rank())))
+
+
+@rule("DequantizeLinear")
+def dequantize(step: Step) -> Sequence[Tensor]:
+    """(x - zero point) * scale."""
+    wanted = step.result().dtype
+    value, scale = cast(step, step[0], wanted), _per_axis(step, step[1])
+    if step.optional(2) is not None:
+        value = step.op("Sub", [value, cast(step, _per_axis(step, step[2]), wanted)])
+    return step.out("Mul", [value, scale])
+
+
+@rule("QuantizeLinear")
+def quantize(step: Step) -> Sequence[Tensor]:
+    """x / scale to the nearest whole number (halves to even), plus the zero point, clipped to the type."""
+    wanted = step.result().dtype
+    if wanted not in _QUANTISED:
+        raise Unmapped(f"quantisation to {wanted.label}")
+    low, high = _QUANTISED[wanted]
+    scale = _per_axis(step, step[1])
+    value = step.op("Round", [step.op("RealDiv", [step[0], scale])])
+    if step.optional(2) is not None:
+        value = step.op("Add", [value, cast(step, _per_axis(step, step[2]), value.desc.dtype)])
+    clipped = step.op("ClipByValue", [value], {"clip_value_min": float(low), "clip_value_max": float(high)})
+    return step.out("Cast", [clipped], {"dst_type": wanted})
+
+
+# -- masks and sums ---------------------------------------------------------------------------------------------------
+
+
+@rule("Trilu")
+def triangle(step: Step) -> Sequence[Tensor]:
+    shift = 0 if step.optional(1) is None else int(step.value(1, "the diagonal").reshape(-1)[0])
+    rows, columns = step.shape()[-2:]
+    above = np.arange(columns)[None, :] - np.arange(rows)[:, None] - shift
+    mask = step.constant(above >= 0 if step.attr("upper", 1) else above <= 0, "mask")
+    return step.out("SelectV2", [mask, step[0], step.scalar(0, "zero", step[0])])
+
+
+@rule("CumSum")
+def running_sum(step: Step) -> Sequence[Tensor]:
+    """A product with a triangle of ones."""
+    rank = step.rank()
+    axis = int(step.value(1, "the axis").reshape(-1)[0]) % max(rank, 1)
+    size = step.shape()[axis]
+    offset = np.arange(size)[None, :] - np.arange(size)[:, None]
+    if step.attr("reverse", 0):
+        offset = -offset
+    ones = (offset > 0 if step.attr("exclusive", 0) else offset >= 0).astype(np.float64)
+    matrix = step.constant(ones, "triangle", step.dtype())
+    outer, inner = step.shape()[:axis], step.shape()[axis + 1 :]
+    if axis == rank - 1:
+        flat = step.reshape(step[0], (int(np.prod(outer)), size))
+        product = step.op("MatMulV2", [flat, matrix])
+    else:
+        planes = step.reshape(step[0], (int(np.prod(outer)), size, int(np.prod(inner))))
+        product = step.op("BatchMatMulV2", [matrix, planes], {"adj_x1": True})
+    return step.out("Reshape", [product], {"shape": step.shape()})
+
+
+@rule("OneHot")
+def one_hot(step: Step) -> Sequence[Tensor]:
+    """Indices are compared with a ruler along a new axis; a negative index meets the ruler minus its length."""
+    depth = int(step.value(1, "the depth").reshape(-1)[0])
+    if step.dtype() not in (DType.INT32, DType.INT64):
+        raise Unmapped(f"indices of type {step.dtype().label}")
+    rank = step.rank()
+    axis = step.attr("axis", -1) % (rank + 1)
+    ruler_shape = tuple(depth if i == axis else 1 for i in range(rank + 1))
+    indices = step.op("Unsqueeze", [step[0]], {"axes": (axis,)})
+    hits = []
+    for name, start in (("ruler", 0), ("ruler_below", -depth)):
+        ruler = step.constant(np.arange(start, start + depth).reshape(ruler_shape), name, step.dtype())
+        hits.append(step.op("Equal", [indices, ruler]))
+    levels = step[2]
+    off, on = (
+        step.op("StridedSliceD", [levels], {"begin": (i,), "end": (i + 1,), "strides": (1,)})
+        if levels.const is None
+        else step.stored(levels.const[i : i + 1], name, levels.desc.dtype)
+        for i, name in enumerate(("off", "on"))
+    )
+    return step.out("SelectV2", [step.op("LogicalOr", hits), on, off])
