@@ -159,7 +159,7 @@ def optimised_module(name: str, cpu: Cpu) -> Any:
     importlib.import_module(FAMILIES[family]).generate(kernel, family, parameters)
     module = llvm.parse_assembly(str(kernel.module))
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     builder = llvm.create_pass_builder(target_machine(cpu), options)
