@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc, tensor_bytes
 from metadef.kernel import FusedOp
@@ -77,7 +79,7 @@ def _set_list(proto: Any, value: Sequence[Any]) -> bool:
     elif kinds == {int}:
         proto.i.extend(value)
         proto.val_type = 2
-    elif kinds <= {float, int}:
+    elif kinds == {float}:
         proto.f.extend(value)
         proto.val_type = 3
     elif kinds == {str}:
@@ -108,7 +110,10 @@ def _plain(value: Any) -> Any:
 
 
 def typed_attrs(opdef: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes in the prototype's order and types. GE's API numbers become element types; what is absent was None."""
+    """Attributes in the prototype's order and types.
+
+    GE's API numbers become element types; what is absent was None; a default that 32 bits had cut is whole again.
+    """
     result = {attr.name: attrs.get(attr.name) for attr in opdef.attrs} | dict(attrs)
     for attr in opdef.attrs:
         value = result[attr.name]
@@ -116,6 +121,8 @@ def typed_attrs(opdef: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
             result[attr.name] = DType.from_api(value)
         elif attr.kind is AttrKind.LIST_FLOAT and value is not None:
             result[attr.name] = tuple(float(item) for item in value)
+        elif attr.kind is AttrKind.FLOAT and isinstance(attr.default, float) and value is not None:
+            result[attr.name] = attr.default if np.float32(attr.default) == np.float32(value) else value
     return result
 
 

@@ -190,7 +190,7 @@ class _Reader:
 
     def _add_node(self, op: Any) -> None:
         own = {name: get_attr(value) for name, value in op.attr.items() if name in _OWN}
-        attrs = {name: get_attr(value) for name, value in op.attr.items() if name not in _OWN}
+        attrs = {name: get_attr(op.attr[name]) for name in sorted(op.attr) if name not in _OWN}
         data = [port for port in op.input if not port.endswith(":-1")]
         node = self.graph.add_foreign_node(
             own.get(_DOMAIN, "ascend"),

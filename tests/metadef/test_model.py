@@ -10,11 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metadef.dtype import DType
 from metadef.error import ModelError
 from metadef.ge_proto import message_class
+from metadef.graph import Graph
 from metadef.hazard import check_program
+from metadef.kernel import Engine, FusedOp
 from metadef.model import Model, load_om, save_om
 from metadef.om import CREATOR, OmHeader, PartitionType, open_om, write_om
+from metadef.om_graph import graph_to_model_def, model_def_to_graph
 from metadef.text import print_graph
 
 REPO = Path(__file__).resolve().parents[2]
@@ -177,3 +181,38 @@ def test_task_info_is_json_others_can_read(saved):
     data = json.loads(open_om(saved).read(PartitionType.TASK_INFO))
     assert data["creator"] == CREATOR and data["soc"] == "Ascend910B3"
     assert len(data["programs"][""]["kernels"]) <= len(data["programs"][""]["tasks"])
+
+
+def test_graphs_of_all_kinds_come_back():
+    graph = Graph("kinds")
+    x = graph.add_input("x", (2, 8))
+    gamma = graph.add_const("gamma", np.linspace(0.5, 2, 8, dtype=np.float32))
+    norm = graph.add_node("LayerNorm", [x, gamma, None], name="norm", layer="head")
+    cast = graph.add_node("Cast", [norm.output], {"dst_type": DType.FLOAT16}, "cast")
+    attrs = {
+        "words": ("a", "b"), "none": (), "mixed": (1, 2.5), "nested": ((1, 2), (3,)), "flag": True, "text": "json:x",
+        "table": np.arange(6, dtype=np.int8).reshape(2, 3), "graph": b"\x00\xff", "number": -(2**40), "real": 0.25,
+    }  # fmt: skip
+    attrs = dict(sorted(attrs.items()))
+    host = graph.add_foreign_node("com.example", "Odd", [cast.output, None], [x.desc, x.desc], attrs, "odd", opset=3)
+    host.engine, host.engine_reason, host.control_inputs = Engine.HOST_CPU, "nobody else can", (norm,)
+    last = graph.add_node("Add", [host.outputs[1], x], name="last")
+    last.fused = (FusedOp("LeakyRelu", {"negative_slope": 0.125}), FusedOp("Add", operand=2))
+    graph.set_input(last, 2, x)
+    graph.set_outputs([last.output, host.outputs[0], last.output], ["one", "two", "three"])
+    again = model_def_to_graph(graph_to_model_def(graph, None, {}), np.empty(0, np.uint8))
+    again.verify()
+    assert print_graph(again) == print_graph(graph)
+    assert again.output_names == ["one", "two", "three"] and again.outputs[0] is again.outputs[2]
+    odd, end = again.find("odd"), again.find("last")
+    assert (odd.domain, odd.opset, odd.engine, odd.engine_reason) == (
+        "com.example",
+        3,
+        Engine.HOST_CPU,
+        "nobody else can",
+    )
+    assert odd.control_inputs == (again.find("norm"),) and end.fused == last.fused
+    np.testing.assert_array_equal(odd.attrs.pop("table"), attrs.pop("table"))
+    assert odd.attrs == attrs
+    assert again.find("norm").attrs == norm.attrs and again.find("cast").attrs == cast.attrs
+    np.testing.assert_array_equal(again.constants()[0].const, gamma.const)
