@@ -260,7 +260,7 @@ def plan(
     the allocation table and its three numbers.
     """
     from metadef.memory import check_plan, plan_memory
-    from metadef.memory.report import plan_json
+    from metadef.memory.report import plan_to_json
     from npusim.report.memory import print_plan
 
     with _progress() as stage:
@@ -276,7 +276,7 @@ def plan(
         )
         check_plan(schedule, result)
     if as_json:
-        _print_json(plan_json(schedule, result))
+        _print_json(plan_to_json(schedule, result))
     else:
         print_plan(schedule, result, _console())
 
@@ -486,13 +486,16 @@ class _Dumper:
     """Writes each stage's graph into a folder (``compile --dump``)."""
 
     def __init__(self, folder: Path) -> None:
-        from metadef.debug import StageDump
+        from metadef.debug import SnapshotWriter
 
         self.folder = folder
-        self.dump = StageDump(folder)
+        self.write = SnapshotWriter(folder)
 
     def __call__(self, name: str, value: Any) -> None:
-        self.dump.write(name, value)
+        from metadef.graph import Graph
+
+        if isinstance(value, Graph):
+            self.write(name, value)
 
     def finish(self, report: Any) -> None:
         report.write_fusion_result(self.folder / "fusion_result.json")

@@ -113,7 +113,7 @@ def show_demo(result: DemoResult, console: Any) -> None:
         f"weights {show_bytes(program.weights_bytes)}\n",
         highlight=False,
     )
-    print_table(result.profile, console, top=8)
+    print_table(result.profile, console, top=8, compact=True)
     for path in result.files:
         console.print(f"wrote {path}", highlight=False)
     console.print("open trace.json at ui.perfetto.dev; next: npusim profile YOUR_MODEL.onnx", highlight=False)
@@ -123,7 +123,8 @@ def _picture_lines(result: DemoResult, count: int) -> list[str]:
     """A few pictures side by side in half blocks, with answer and probability below."""
     shades = " ░▒▓█"
     lines = []
-    shown = result.images[:count, 0, ::2]
+    chosen = np.linspace(0, len(result.images) - 1, count + 2).astype(int)[1:-1]
+    shown = result.images[chosen, 0, ::2]
     levels = (
         np.clip((shown - shown.min()) / max(float(np.ptp(shown)), 1e-9) * (len(shades) - 1), 0, len(shades) - 1)
         .round()
@@ -133,7 +134,7 @@ def _picture_lines(result: DemoResult, count: int) -> list[str]:
         lines.append("  ".join("".join(shades[level] for level in picture[row]) for picture in levels))
     answers = [
         f"{row.argmax()} ({row.max():.1%}), label {label}"
-        for row, label in zip(result.outputs[:count], result.labels, strict=False)
+        for row, label in zip(result.outputs[chosen], result.labels[chosen], strict=True)
     ]
     lines.append("  ".join(text.ljust(levels.shape[2]) for text in answers))
     return lines

@@ -31,7 +31,10 @@ def print_plan(schedule: Schedule, plan: MemoryPlan, console: Any, *, rows: int 
     timeline = memory_timeline(schedule, plan)
     if schedule.steps:
         step = schedule.steps[timeline.peak_step]
-        console.print(f"peak at step {step.id} ({step.name}): {show_bytes(timeline.peak_bytes)} live", highlight=False)
+        console.print(
+            f"peak at step {step.id} ({step.name}): {show_bytes(timeline.live_bytes[timeline.peak_step])} live",
+            highlight=False,
+        )
     arena = sorted((row for row in plan.rows if row.region == "arena"), key=lambda row: (-row.slot_bytes, row.first))
     table = Table(header_style="bold")
     for title, side in (

@@ -45,42 +45,60 @@ def by_time(profile: Profile, count: int | None = None) -> list[TaskProfile]:
     return sorted(profile.tasks, key=lambda task: -task.cycles)[:count]
 
 
-def print_table(profile: Profile, console: Any, *, top: int | None = None) -> None:
-    """Print the table to a rich console: all tasks in order, or the ``top`` longest."""
+def print_table(profile: Profile, console: Any, *, top: int | None = None, compact: bool = False) -> None:
+    """Print the table to a rich console: all tasks in order, or the ``top`` longest.
+
+    ``compact`` names the busiest pipe instead of giving every pipe a column, and fits 110 columns.
+    """
     from rich.table import Table
 
     tasks: Sequence[TaskProfile] = profile.tasks if top is None else by_time(profile, top)
-    pipes = [pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in tasks)]
+    pipes = () if compact else tuple(pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in tasks))
     total = f"{len(profile.tasks)} tasks, {profile.cycles:,} cycles = {show_us(profile.us)}"
-    title = f"{profile.name} on {profile.soc}: {total}"
-    table = Table(
-        title=title if top is None else f"{title}; the {len(tasks)} longest", title_justify="left", header_style="bold"
-    )
+    title = f"{profile.name} on {profile.soc}: {total}" + ("" if top is None else f"; the {len(tasks)} longest")
+    table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("#", justify="right")
-    table.add_column("operator", overflow="fold", max_width=36)
+    table.add_column("operator")
+    table.add_column("from nodes", max_width=28 if compact else 34)
     table.add_column("on")
     table.add_column("cores", justify="right")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
     for pipe in pipes:
         table.add_column(f"{pipe}\ncycles", justify="right")
+    if compact:
+        table.add_column("busiest pipe")
     table.add_column("GM bytes", justify="right")
     table.add_column("bound by")
-    table.add_column("from", overflow="ellipsis", no_wrap=True, max_width=28)
     for task in tasks:
+        busiest = max(task.pipes, key=lambda pipe: task.pipes[pipe], default="")
         table.add_row(
             str(task.task),
-            f"{task.op_type} {task.name}",
+            task.op_type,
+            _origins(task),
             _where(task.engine),
             str(task.block_dim),
             show_us(profile.to_us(task.cycles)),
             show_share(task.cycles, profile.cycles),
-            *(f"{task.pipes.get(pipe, 0):,}" if task.pipes.get(pipe) else "" for pipe in pipes),
+            *(f"{task.pipes[pipe]:,}" if task.pipes.get(pipe) else "" for pipe in pipes),
+            *((f"{busiest} {task.pipes[busiest]:,}" if busiest else "",) if compact else ()),
             show_bytes(gm_bytes(task)),
             task.bound_by,
-            ", ".join(task.origins),
         )
     console.print(table)
+
+
+def _origins(task: TaskProfile) -> str:
+    """Source nodes; the layer path that all share is written once. Tasks the compiler added show their own name."""
+    if not task.origins:
+        return f"({task.name})"
+    paths = [origin.split("/") for origin in task.origins]
+    shared = 0
+    while len(paths) > 1 and all(len(path) > shared + 1 and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    lead = "/".join(paths[0][:shared])
+    names = " + ".join("/".join(path[shared:]) for path in paths)
+    return f"{lead}/ {names}" if lead else names
 
 
 def gm_bytes(task: TaskProfile) -> int:
