@@ -69,6 +69,18 @@ def message_class(name: str) -> Any:
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"ge.proto.{name}"))
 
 
+def parse_message(name: str, data: bytes) -> Any:
+    """A message of that name from its serialised form. Raises ValueError if the bytes are none."""
+    from google.protobuf.message import DecodeError
+
+    message = message_class(name)()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ValueError(f"no ge.proto.{name}: {error}") from error
+    return message
+
+
 @cache
 def _pool() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool

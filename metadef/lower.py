@@ -176,11 +176,11 @@ def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
     for node in reversed(graph.nodes):
         step = steps.get(node.name)
         reads = step.reads if step else tuple(bases.get(ids.get(id(tensor), -1)) for tensor in node.outputs[:1])
-        for tensor, item in zip(node.inputs, reads):
-            if tensor is not None and item is not None:
-                ids[id(tensor)] = item
-                if tensor.is_const:
-                    found[item] = tensor
+        for operand, place in zip(node.inputs, reads):
+            if operand is not None and place is not None:
+                ids[id(operand)] = place
+                if operand.is_const:
+                    found[place] = operand
     return found
 
 

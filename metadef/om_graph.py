@@ -13,7 +13,7 @@ import numpy as np
 
 from metadef.error import ModelError
 from metadef.format import TensorDesc, pack, unpack
-from metadef.ge_proto import message_class
+from metadef.ge_proto import message_class, parse_message
 from metadef.ge_values import fill_desc, fused_of, get_attr, read_desc, set_attr, set_fused, typed_attrs
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import Engine
@@ -47,16 +47,13 @@ def model_def_to_graph(data: bytes, weights: np.ndarray) -> Graph:
     Raises:
         ModelError: the message is damaged, or holds what the graph cannot (a vendor's operator, format or type).
     """
-    from google.protobuf.message import DecodeError
-
-    model = message_class("ModelDef")()
     try:
-        model.ParseFromString(data)
+        model = parse_message("ModelDef", data)
         reader = _Reader(model.graph[0].name, weights)
         for op in model.graph[0].op:
             reader.add(op)
         return reader.finish(get_attr(model.attr["attr_model_out_nodes_name"]) or ())
-    except (DecodeError, IndexError, KeyError, ValueError) as error:
+    except (IndexError, KeyError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         hint = "compile the model again; `npusim plan` reads vendor models"
         raise ModelError("the graph of the model file cannot be read", got=what, hint=hint) from error
