@@ -42,7 +42,7 @@ _DERIVED = {
     "910B2": {"cores": {"clock_mhz": 1800}, "memory": {"hbm_nominal_tb_s": 1.75, "l2_tb_s": 5.06}},
     "910B4": {
         "cores": {"cube": 20, "vector": 40, "clock_mhz": 1650},
-        "memory": {"hbm_nominal_tb_s": 0.8, "l2_tb_s": 2.6, "l2_bytes": 100663296},
+        "memory": {"hbm_nominal_tb_s": 0.8, "l2_tb_s": 3.87, "l2_bytes": 100663296},
     },
 }
 
@@ -241,7 +241,10 @@ def _desc(shape: Iterable[int], dtype: DType, fmt: Format = Format.ND, c0: int =
 
 
 def _memory(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
-    """A kernel on its own: operands cold or warm, results staying in L2 as far as it holds them."""
+    """A kernel on its own: operands cold or warm, results staying in L2 as far as it holds them.
+
+    The second operand of a product or convolution in a network is a parameter, read once a step: always cold.
+    """
     cache = L2(int(target.value("memory.l2_bytes")))
     spans, place = [], 0
     for desc in (*kernel.inputs, *kernel.outputs):
@@ -252,6 +255,8 @@ def _memory(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
     for _ in range(1 if cold else 2):
         access = cache.touch(reads, writes)
     share = tuple(1 - hit / max(size, 1) for hit, (_, size) in zip(access.hits, reads))
+    if kernel.op_type in ("Conv2D", "MatMulV2") and len(share) > 1:
+        share = (share[0], 1.0)
     stored = sum(size for _, size in writes)
     return MemoryState(share, access.written_back / max(stored, 1))
 
@@ -421,7 +426,8 @@ def vector_kernel(
 
 
 def _stored(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) -> TensorDesc:
-    """A descriptor from a storage shape as a profiler prints it."""
+    """A descriptor from a storage shape as a profiler prints it (``NC1HWC0:1`` names a sub-format)."""
+    fmt = fmt.partition(":")[0]
     if fmt == "NC1HWC0":
         n, c1, h, w, c0 = shape
         return TensorDesc((n, c1 * c0, h, w), dtype, Format.NCHW, Format.NC1HWC0, c0)

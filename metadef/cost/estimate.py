@@ -80,6 +80,11 @@ def cube_tile_cycles(
     mte2, first = _loads(target, view, tiles, (images, m, n, k, tm, tn, blocks), cores, cold)
     out = _result(target, view, count, tiles, (images, m, n))
     chain = np.where(tiles.double_l0, np.maximum(cube, mte1), cube + mte1)
+    # Two blocks in L1: each comes round once in two blocks, latency of its load included.
+    loads = count * blocks
+    latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
+    streamed = np.asarray(tiles.resident) == 0
+    mte2 = np.where(streamed, np.maximum(mte2, (loads * latency + mte2 + chain) / 2), mte2)
     serial_out = chain + out
     chain = np.where(tiles.double_l0c, np.maximum(chain, out), serial_out)
     total = np.where(tiles.double_l1, np.maximum(chain, mte2), chain + mte2)
@@ -170,11 +175,13 @@ def vector_tile_cycles(
     load = load_path.latency_cycles + np.divide(loads_bytes, np.minimum(share, load_path.bytes_per_cycle))
     work = np.asarray(repeat_cycles) + np.multiply(calls, target.value("vector.dependent_call_cycles"))
     store = store_path.latency_cycles + np.divide(stores_bytes, np.minimum(share, store_path.sustained_bytes_per_cycle))
-    loop = 3 * target.value("sync.handoff_cycles")
-    first = load + work + store
-    hidden = np.maximum(np.maximum(load - load_path.latency_cycles, work), store - store_path.latency_cycles)
-    overlapped = first + (np.asarray(tiles) - 1) * np.maximum(hidden, loop)
-    cycles = np.where(double_buffer, overlapped, tiles * (first + loop))
+    handoff = target.value("sync.handoff_cycles")
+    first = load + work + store + 3 * handoff
+    # Two buffers: a pipe works on every tile, and a buffer comes round once in two tiles, latency included.
+    pipes = np.maximum(np.maximum(load - load_path.latency_cycles, work), store - store_path.latency_cycles)
+    rounds = np.maximum(load + work, work + store) / 2 + handoff
+    overlapped = first + (np.asarray(tiles) - 1) * np.maximum(pipes, rounds)
+    cycles = np.where(double_buffer, overlapped, tiles * first)
     return np.asarray(cycles + launch_cycles(target, cores), np.float64)
 
 

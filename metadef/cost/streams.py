@@ -161,9 +161,11 @@ def transfer(
 
 
 def _port_share(target: Target, path: str, readers: float) -> float:
-    """How often a byte passes L2's port: once, more often if several cores ask for its line, never on the chip."""
+    """What a byte takes of L2's port: one, more if several cores ask for its line, less for writes, none on chip."""
     if "GM" not in path:
         return 0.0
+    if path.split()[0].endswith("->GM"):
+        return float(target.value("memory.l2_write_weight"))
     worst = target.value(f"alignment.same_line_{'l1' if 'L1' in path else 'ub'}")
     return 1 + (worst - 1) * (1 - 1 / readers)
 
@@ -365,32 +367,33 @@ def _vector_stream(
         moves.append(move("UB->GM", item, 0.0, memory.write_back, memory.out_residue(item.port)))
     slots = 1 + tile.double_buffer
     table = np.stack(moves) if moves else np.zeros((0, len(engine.TRANSFER)))
-    work = _work_table(view, target, _conflict(kernel, tile, view, target))
+    work = _work_table(view, tile, target, _conflict(kernel, tile, view, target))
     call = target.value("vector.dependent_call_cycles")
     return CoreStream(
         4 * slots, None, table, len(view.loads), work, units, min(tile.units_per_tile, units), slots, call
     )  # fmt: skip
 
 
-def _work_table(view: VectorView, target: Target, conflict: int) -> np.ndarray:
+def _work_table(view: VectorView, tile: VectorTile, target: Target, conflict: int) -> np.ndarray:
     rows = []
     for item in view.work:
         first, slope = target.vector_instruction(item.mnemonic, item.width)
-        rows.append(_work_row(item, view.units, first, slope, conflict))
+        rows.append(_work_row(item, view.units, tile.units_per_tile, (first, slope), conflict))
         conflict = 0 if item.two_sources else conflict
     return np.asarray(rows, np.float64).reshape(-1, len(engine.WORK))
 
 
-def _work_row(item: Work, units: int, first: int, slope: int, conflict: int) -> tuple[float, ...]:
-    """A row of ``engine.WORK``."""
+def _work_row(item: Work, units: int, length: int, cycles: tuple[int, int], conflict: int) -> tuple[float, ...]:
+    """A row of ``engine.WORK`` for tiles of ``length`` units."""
+    first, slope = cycles
     if item.scalar_cycles:
         return (engine.SCALAR, 0, 1, item.scalar_cycles / units, True, 0, 0, 0, 0)
     each = item.cycles_per_repeat or slope
     lost = conflict if item.two_sources and slope == 1 else 0
     amount = item.bytes / units if item.bytes else item.repeats / units
     return (
-        engine.VECTOR, first, each, amount, not item.bytes, item.calls, item.all_calls / units, lost,
-        item.odd_cycles / units,
+        engine.VECTOR, first, each, amount, not item.bytes, item.calls,
+        (item.tile_calls(length / units) - item.calls) / length, lost, item.odd_cycles / units,
     )  # fmt: skip
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, prod
+from typing import Any
+
+import numpy as np
 
 from metadef.dtype import DType
-from metadef.format import BLOCK_BYTES, TensorDesc
+from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, TensorDesc
 from metadef.kernel import Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
 from metadef.target import Target
 
 REPEAT_BYTES = 256
+MAX_REPEATS = 255
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -41,7 +45,9 @@ class Stream:
 class Work:
     """An instruction: ``repeats`` over all units, or ``bytes`` rounded to repeats per tile; calls per tile and in all.
 
-    ``scalar_cycles`` is work of the scalar unit in place of repeats; ``odd_cycles`` what odd rows add, over all units.
+    With ``columns`` the calls in all are one a row, and short rows may be taken together: one call for each 256-byte
+    column of all rows of a tile. ``scalar_cycles`` is work of the scalar unit in place of repeats; ``odd_cycles`` what
+    odd rows add, over all units.
     """
 
     mnemonic: str
@@ -54,6 +60,14 @@ class Work:
     cycles_per_repeat: float = 0.0
     odd_cycles: float = 0.0
     two_sources: bool = False
+    columns: int = 0
+
+    def tile_calls(self, part: Any) -> Any:
+        """Dependent calls in a tile that is ``part`` (number or array) of all units."""
+        rows = self.all_calls * np.asarray(part)
+        if self.columns:
+            rows = np.minimum(rows, self.columns * np.ceil(rows / MAX_REPEATS))
+        return self.calls + rows
 
 
 @dataclass(frozen=True)
@@ -193,16 +207,16 @@ def _row_shape(kernel: Kernel) -> tuple[int, int, int]:
 
 
 def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
-    """Reductions, softmax, normalisation: each row runs the whole list, one dependent call an instruction."""
+    """Reductions, softmax, normalisation: every row runs the whole list."""
     x = next(desc for desc in kernel.inputs if desc is not None)
     elements = _stored_elements(x)
     units, unit_elements = _units(kernel, elements)
     rows, length, inner = _row_shape(kernel)
     names, width = _instructions(kernel, work)
-    repeats = rows * (length if inner > 1 else 1) * ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
-    listed = [Work(name, width, repeats=repeats, calls=0.0, all_calls=rows) for name in names]
-    small = rows * ceil(inner * width / REPEAT_BYTES)
-    listed += [Work(name, width, repeats=small, calls=0.0, all_calls=rows) for name in work.per_row]
+    chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
+    repeats = rows * (length if inner > 1 else 1) * chunks
+    listed = [Work(name, width, repeats=repeats, calls=0.0, all_calls=rows, columns=chunks) for name in names]
+    listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
     if row_bytes % BLOCK_BYTES and rows > 1:
@@ -303,7 +317,7 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
-        blocks = elements * size / BLOCK_BYTES
+        blocks = elements / FRACTAL_ROWS
         listed.append(Work("transpose", size, bytes=elements * size))
         per_block = target.value("vector.block_move_cycles")
         listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
