@@ -109,7 +109,7 @@ class TensorReader:
         """
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor)
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type) if tensor.data_type else np.dtype(np.float32)
+        dtype = self._dtype(tensor)
         raw = tensor.raw_data
         if raw and dtype.itemsize * prod(tensor.dims) == len(raw):
             return np.frombuffer(raw, dtype).reshape(tuple(tensor.dims))
@@ -123,10 +123,19 @@ class TensorReader:
                 got=str(error),
             ) from None
 
+    @staticmethod
+    def _dtype(tensor: TensorProto) -> np.dtype:
+        try:
+            return helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        except KeyError:
+            raise ModelError(
+                f"constant '{tensor.name}' has no known element type", code="E10041", got=str(tensor.data_type)
+            ) from None
+
     def _external(self, tensor: TensorProto) -> np.ndarray:
         where = {entry.key: entry.value for entry in tensor.external_data}
         path = self.external_path(tensor)
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        dtype = self._dtype(tensor)
         count = prod(tensor.dims)
         offset, room = int(where.get("offset", 0)), path.stat().st_size
         wanted = int(where.get("length", count * dtype.itemsize))
