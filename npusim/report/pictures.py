@@ -14,7 +14,7 @@ import numpy as np
 from metadef.files import atomic_write
 from metadef.program import Program
 from metadef.target import Target
-from npusim.profile import Profile
+from npusim.profile import Profile, TaskProfile
 from npusim.report.lifetimes import ArenaStory, Life, arena_story
 from npusim.report.table import PIPES, gm_bytes
 from npusim.report.units import show_bytes, show_us
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#5AA2D8", "#9CCEEF", "#3FBF98", "#F2B84B", "#DFA3C5", "#F0E68C")
+MARKERS = ("o", "s", "^", "D")
 PEAK_COLOUR = "#D55E00"
 MIB = 1024 * 1024
 
@@ -167,7 +168,7 @@ def timeline_figure(profile: Profile) -> Figure:
         heights = [0.9 * task.pipes.get(pipe, 0) / task.cycles for task in tasks]
         bottom = len(pipes) - 1 - row
         colour = COLOURS[row % len(COLOURS)]
-        axes.bar(starts, heights, widths, bottom, align="edge", color=colour, edgecolor="white", linewidth=0.2)
+        axes.bar(starts, heights, widths, bottom, align="edge", color=colour, edgecolor="#444444", linewidth=0.3)
         axes.axhline(bottom, color="black", linewidth=0.5)
     busy = {pipe: sum(task.pipes.get(pipe, 0) for task in tasks) / max(profile.cycles, 1) for pipe in pipes}
     axes.set_yticks([len(pipes) - 1 - row + 0.45 for row in range(len(pipes))])
@@ -199,6 +200,7 @@ def roofline_figure(profile: Profile, target: Target) -> Figure:
             rate[chosen],
             s=20 + 1500 * share[chosen],
             color=colour,
+            marker=MARKERS[index // len(COLOURS) % len(MARKERS)],
             alpha=0.75,
             edgecolors="black",
             linewidths=0.4,
@@ -217,14 +219,7 @@ def roofline_figure(profile: Profile, target: Target) -> Figure:
             linewidth=1.2,
             label=f"{label} {bandwidth:.2f} TB/s, cube fp16 {peak:.0f} TFLOPS",
         )
-    for index in np.argsort(share)[::-1][:5]:
-        axes.annotate(
-            tasks[index].name[:28],
-            (intensity[index], rate[index]),
-            fontsize=7,
-            xytext=(6, 4),
-            textcoords="offset points",
-        )
+    _name_longest(axes, tasks, intensity, rate)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("operations per byte of global memory")
@@ -239,6 +234,20 @@ def roofline_figure(profile: Profile, target: Target) -> Figure:
     for handle in legend.legend_handles[: len(kinds)]:
         handle.set_sizes([40])
     return figure
+
+
+def _name_longest(
+    axes: Axes, tasks: list[TaskProfile], intensity: np.ndarray, rate: np.ndarray, count: int = 5
+) -> None:
+    """Name the longest tasks by their first source node; dots at nearly the same place get one name."""
+    named: list[tuple[float, float]] = []
+    for index in sorted(range(len(tasks)), key=lambda item: -tasks[item].cycles):
+        place = (float(np.log10(intensity[index])), float(np.log10(rate[index])))
+        if len(named) < count and all(abs(place[0] - x) + abs(place[1] - y) > 0.25 for x, y in named):
+            named.append(place)
+            label = (tasks[index].origins or (tasks[index].name,))[0][:32]
+            point = (intensity[index], rate[index])
+            axes.annotate(label, point, fontsize=7, xytext=(8, -10), textcoords="offset points")
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
