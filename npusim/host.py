@@ -106,8 +106,12 @@ class _FrozenKernel:
 def _evaluator(key: _FrozenKernel) -> Any:
     from onnx.reference import ReferenceEvaluator
 
+    from npusim.host_ops import host_operators
+
+    model = single_node_model(key.kernel, key.name)
+    opset = next(item.version for item in model.opset_import if not item.domain)
     try:
-        return ReferenceEvaluator(single_node_model(key.kernel, key.name))
+        return ReferenceEvaluator(model, new_ops=host_operators(opset))
     except (NotImplementedError, RuntimeError) as error:
         text = f"{key.kernel.domain or 'ai.onnx'}::{key.kernel.op_type} has no place to run"
         hint = "ONNX's reference implementation does not know it either"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from metadef.dtype import DType
 from metadef.error import DeviceFault, OperatorError
@@ -69,6 +69,72 @@ def test_subgraphs_read_the_values_they_captured(rng: np.random.Generator):
     kernel = framework("If", [flag, PLAIN], [PLAIN], {**branches, CAPTURED: ("outer",)})
     assert np.array_equal(run_framework_node(kernel, [np.array(True), x], "n")[0], x + x)
     assert np.array_equal(run_framework_node(kernel, [np.array(False), x], "n")[0], x * x)
+
+
+def loop_body() -> bytes:
+    """x grows by one a round while it is below a bound; every round's x is scanned out."""
+    nodes = [
+        helper.make_node("Add", ["x", "one"], ["next"]),
+        helper.make_node("ReduceMax", ["next"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "bound"], ["go"]),
+        helper.make_node("Identity", ["next"], ["row"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, ()),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (3,)),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("next", TensorProto.FLOAT, (3,)),
+        helper.make_tensor_value_info("row", TensorProto.FLOAT, (3,)),
+    ]
+    constants = [numpy_helper.from_array(np.float32(1), "one")]
+    return helper.make_graph(nodes, "body", inputs, outputs, constants).SerializeToString()
+
+
+@pytest.mark.parametrize(("trips", "rounds"), [(2, 2), (None, 4)])
+def test_loops_stack_what_they_scan(trips: int | None, rounds: int):
+    row, scalar = TensorDesc((3,), DType.FLOAT), TensorDesc((), DType.INT64)
+    bound = TensorDesc((), DType.FLOAT)
+    attrs = {"body": loop_body(), CAPTURED: ("bound",)}
+    outputs = [row, TensorDesc((rounds, 3), DType.FLOAT)]
+    kernel = framework("Loop", [None if trips is None else scalar, None, row, bound], outputs, attrs)
+    limit = None if trips is None else np.array(trips)
+    start = np.array([0, -1, -2], np.float32)
+    last, scanned = run_framework_node(kernel, [limit, None, start, np.float32(4)], "n")
+    assert np.array_equal(last, start + rounds)
+    assert np.array_equal(scanned, np.stack([start + 1 + step for step in range(rounds)]))
+
+
+def test_response_normalisation_sums_over_its_own_channels(rng: np.random.Generator):
+    desc = TensorDesc((2, 7, 3, 3), DType.FLOAT)
+    x = rng.standard_normal(desc.origin_shape).astype(np.float32)
+    for size in (3, 4):
+        attrs = {"alpha": 0.3, "beta": 0.6, "bias": 1.5, "size": size}
+        (result,) = run_framework_node(framework("LRN", [desc], [desc], attrs), [x], "n")
+        wanted = np.empty_like(x)
+        for channel in range(7):
+            window = x[:, max(0, channel - (size - 1) // 2) : channel + size // 2 + 1]
+            wanted[:, channel] = x[:, channel] / (1.5 + 0.3 / size * np.square(window).sum(axis=1)) ** 0.6
+        assert np.allclose(result, wanted, rtol=1e-6)
+
+
+def test_old_softmax_sees_a_matrix(rng: np.random.Generator):
+    desc = TensorDesc((2, 3, 4), DType.FLOAT)
+    x = rng.standard_normal(desc.origin_shape).astype(np.float32)
+    for op_type in ("Softmax", "LogSoftmax", "Hardmax"):
+        (old,) = run_framework_node(framework(op_type, [desc], [desc], opset=11), [x], "n")
+        flat = TensorDesc((2, 12), DType.FLOAT)
+        (new,) = run_framework_node(framework(op_type, [flat], [flat], {"axis": 1}, opset=13), [x.reshape(2, 12)], "n")
+        assert np.allclose(old.reshape(2, 12), new, rtol=1e-6)
+
+
+def test_scatter_is_known_by_its_old_name():
+    data, part = TensorDesc((4,), DType.FLOAT), TensorDesc((2,), DType.INT64)
+    kernel = framework("Scatter", [data, part, TensorDesc((2,), DType.FLOAT)], [data], {"axis": 0}, opset=10)
+    feeds = [np.zeros(4, np.float32), np.array([1, 3]), np.array([5, 6], np.float32)]
+    assert run_framework_node(kernel, feeds, "n")[0].tolist() == [0, 5, 0, 6]
 
 
 def test_bfloat16_crosses_the_border_as_bits():
