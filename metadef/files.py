@@ -14,7 +14,7 @@ from typing import BinaryIO
 from metadef.error import UsageError
 
 
-def atomic_write(path: str | Path, write: Callable[[BinaryIO], None]) -> Path:
+def atomic_write(path: str | Path, write: Callable[[BinaryIO], object]) -> Path:
     """Write a file under a temporary name beside its place, then rename it.
 
     Raises:
@@ -43,4 +43,4 @@ def atomic_write(path: str | Path, write: Callable[[BinaryIO], None]) -> Path:
 
 def write_text(path: str | Path, text: str) -> Path:
     """UTF-8 text through :func:`atomic_write`."""
-    return atomic_write(path, lambda stream: stream.write(text.encode()) and None)
+    return atomic_write(path, lambda stream: stream.write(text.encode()))

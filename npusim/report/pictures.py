@@ -230,9 +230,7 @@ def roofline_figure(profile: Profile, target: Target) -> Figure:
         loc="left",
     )
     axes.grid(True, which="major", alpha=0.3)
-    legend = axes.legend(loc="lower right", fontsize=8)
-    for handle in legend.legend_handles[: len(kinds)]:
-        handle.set_sizes([40])
+    axes.legend(loc="lower right", fontsize=8, markerscale=0.8)
     return figure
 
 
