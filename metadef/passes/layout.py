@@ -28,6 +28,8 @@ NOT_ZERO_SAFE = frozenset({"Log", "Reciprocal", "Rsqrt", "RealDiv", "Pow", "Floo
 """Types that make infinities or NaN of the zeros in padding lanes; only tensors without such lanes may be blocked."""
 
 _WEIGHT = 1
+_MOST_ROUNDS = 8
+"""Rounds of moving single nodes to the other side: enough in practice, and linear in the size of the graph."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class _Cost:
             self._put(group, side)
             totals[side] = self._total(group)
         self._put(group, totals[True] <= totals[False])
-        for _ in range(len(group)):
+        for _ in range(_MOST_ROUNDS):
             flipped = [node for node in group if self._flip(node)]
             if not flipped:
                 return

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from metadef.frontend.onnx import load_onnx
 from metadef.graph import Graph, Tensor
 from metadef.kernel import Engine
+from metadef.legalize import legalize
 from metadef.passes import PassOptions, run_pipeline
 from metadef.target import load_target
 
@@ -84,6 +87,18 @@ def test_task_counts(soc, adds, tasks):
     assert sum(node.op_type == "TransData" for node in graph.nodes) == len(report.record("RefineRunningFormat").notes)
     origins = [name for node in graph.nodes for name in node.origins]
     assert len(origins) == len(set(origins)) == 53 * 2 + 49 + 16 + 6
+
+
+@pytest.mark.parametrize(("soc", "tasks"), [("Ascend910B3", 77), ("Ascend310P3", 61)])
+def test_task_counts_of_the_onnx_model(soc, tasks):
+    """The network of ONNX's own tests (weights are not trained, so values say nothing here)."""
+    onnx_test = pytest.importorskip("onnx.backend.test")
+    path = Path(onnx_test.__file__).parent / "data" / "light" / "light_resnet50.onnx"
+    target = load_target(soc)
+    graph = legalize(load_onnx(path), target)
+    run_pipeline(graph, target, PassOptions(check=True))
+    assert sum(node.engine is not Engine.GE_LOCAL for node in graph.nodes) == tasks
+    assert all(node.engine is Engine.GE_LOCAL or (node.engine and node.engine.on_device) for node in graph.nodes)
 
 
 def test_residual_sums_read_what_is_there():
