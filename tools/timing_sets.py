@@ -434,6 +434,9 @@ def _stored(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) -> T
     if fmt == "FRACTAL_Z":
         depth, n1, rows, c0 = shape
         return TensorDesc((n1 * rows, depth * c0, 1, 1), dtype, Format.NCHW, Format.FRACTAL_Z, c0)
+    if fmt == "FRACTAL_NZ":
+        n1, m1, rows, c0 = shape[-4:]
+        return TensorDesc((*shape[:-4], m1 * rows, n1 * c0), dtype, Format.ND, Format.FRACTAL_NZ, c0)
     tag = Format.NCHW if len(shape) == 4 else Format.ND
     return TensorDesc(shape, dtype, tag, tag)
 

@@ -584,7 +584,7 @@ def _steps(
             _wait(row, 1, out + plan.out_slots + out_slot, pending)
             _wait(row, 2, rest + 1, pending)
         _set(row, 0, l0 + plan.l0_slots + slot, pending)
-        if begin + plan.k0 >= plan.k:
+        if ends and last == plan.k:
             _set(row, 1, out + out_slot, pending)
         count += 3
     return count

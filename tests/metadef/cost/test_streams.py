@@ -156,11 +156,12 @@ def test_engine_finds_unpaired_flags():
     m=st.integers(1, 400), n=st.integers(1, 400), k=st.integers(1, 400),
     tile=st.tuples(*(st.sampled_from([16, 32, 64, 128]) for _ in range(3))), splits=st.tuples(*[st.integers(1, 4)] * 3),
     resident=st.sampled_from(["", "a", "b", "a_panel", "b_panel"]), doubles=st.tuples(*[st.booleans()] * 3),
+    block=st.sampled_from([2, 3, 4]),
 )  # fmt: skip
-def test_any_tile_runs_and_adds_up(m, n, k, tile, splits, resident, doubles):
+def test_any_tile_runs_and_adds_up(m, n, k, tile, splits, resident, doubles, block):
     m0, n0, k0 = tile
     l1, l0, l0c = doubles
-    cube = CubeTile(m0, n0, k0, 2 * k0, 1, *splits, resident, l1, l0, l0c)
+    cube = CubeTile(m0, n0, k0, k0 * block // 2, 1, *splits, resident, l1, l0, l0c)
     for target in (B1, P3):
         run = run_kernel(matmul_kernel(m, n, k, cube), target, COLD)
         assert sum(run.core.why.values()) == run.core.cycles
