@@ -3,7 +3,7 @@
 `conv2d` describes one convolution as a Call. A part is (image, band of output rows, range of output-channel units): it
 widens the input rows of its band to fp32 in scratch memory, zero padded and with columns sorted by stride phase so that
 neighbouring outputs are always neighbours in memory, then runs the register tiles (npusim.kernels.panels).
-With at most four input channels the scratch block holds only those, and a tap is a whole kernel row. Depthwise
+With at most four input channels (a first layer) the scratch block and the taps hold only those. Depthwise
 convolutions and groups that share a 16-channel block work lane by lane. The code is in npusim.kernels.conv_fill.
 """
 
@@ -22,8 +22,7 @@ from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.weights import conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias
 
-_NARROW_LIMIT = 4  # input channels of the first-layer form, and floats of one kernel row in it
-_NARROW_ROW = 48
+_NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
 
 
 @dataclass
@@ -43,8 +42,7 @@ class PackedConv:
 
 def _kind(shape: Conv2D) -> str:
     if shape.groups == 1:
-        few = shape.c <= _NARROW_LIMIT and shape.dilations[1] == 1 and shape.c * shape.kernel[1] <= _NARROW_ROW
-        return "narrow" if few else "dense"
+        return "narrow" if shape.c <= _NARROW_LIMIT else "dense"
     if shape.groups == shape.c == shape.o:
         return "depthwise"
     aligned_groups = (shape.c // shape.groups) % 16 == 0 and (shape.o // shape.groups) % 16 == 0

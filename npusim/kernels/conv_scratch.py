@@ -75,8 +75,8 @@ class Scratch:
         self.groups = {"dense": -(-shape.c // 16), "lanes": per_group}.get(kind, 1)
         self.sparse_rows = sh > (kh - 1) * dh
         if self.narrow:
-            self.tap_channels, self.pixel_bytes = kw * self.narrow, self.narrow * sw * 4
-            columns = (self.ow - 1) * sw + kw
+            self.tap_channels, self.pixel_bytes = self.narrow, self.narrow * sw * 4
+            columns = (self.ow - 1) * sw + (kw - 1) * dw + 1
             self.phases = {0: (0, columns)}
             # The last pixel is stored as eight lanes and a tile may run one pixel past its row.
             self.row_bytes = columns * self.narrow * 4
@@ -110,7 +110,8 @@ class Scratch:
         (kh, kw), (_, sw), (dh, dw) = self.shape.kernel, self.shape.strides, self.shape.dilations
         step = 1 if self.sparse_rows else dh
         if self.narrow:
-            return np.arange(kh, dtype=np.int64) * step * self.row_bytes
+            rows = np.arange(kh, dtype=np.int64).reshape(-1, 1) * step * self.row_bytes
+            return (rows + np.arange(kw, dtype=np.int64) * (dw * self.narrow * 4)).ravel()
         columns = [(self.phases[j % sw][0] + j // sw) * PIXEL for j in range(0, kw * dw, dw)]
         places = [i * step * self.row_bytes + column for i in range(kh) for column in columns]
         if self.kind == "lanes":

@@ -93,49 +93,98 @@ def _special(k: Kernel, x: Val, code: Val, alpha: Val, result: object) -> None:
             result.set(compute())  # type: ignore[attr-defined]
 
 
-def emit_function(k: Kernel, dtype: str, first: int, name: str = "epilogue") -> None:
+def emit_function(k: Kernel, dtype: str, first: int) -> None:
     """Define `epilogue(desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored)`.
 
     buffer holds fp32 [pixels][vectors][16]. Vector j, lane half h of pixel p goes to `out + j*oc + h*oh + p*op`; the
     residual element lies `shift` bytes from its output element (used where the descriptor names a residual).
     `channels` counts the lanes that carry values: those beyond are stored as zeros, up to `stored` lanes.
     """
-    with k.function(name, [I64] * 11) as args:
+    _emit_general(k, dtype, first)
+    with k.function("epilogue", [I64] * 11) as args:
         desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored = args
-        residual = k.field(desc, first)
-        flag = k.field(desc, first + 5)
-        spare = k.alloca(128)
-        half = 8 * SIZE[dtype]
+        clamps = k.field(desc, first + 1).eq(_CLAMP)
         with k.loop(vectors) as j:
-            live = k.lane_index() < k.splat(k.convert(channels - j * 16, "trunc", I32))
-            room = k.minimum(stored - j * 16, 16)
-            second, ragged = room > 8, (room & 7).ne(0)
-            with k.loop(pixels) as p:
-                low = out + j * oc + p * op
-                to = k.var(low), k.var(low + oh)
-                come = k.var(low + shift), k.var(low + oh + shift)
-                with k.when(ragged):
-                    to[0].set(spare)
-                    to[1].set(spare + half)
-                    with k.when(residual.ne(0)):
-                        _copy_lanes(k, dtype, room, low + shift, oh, spare + 64, k.const(half), k.const(SIZE[dtype]))
-                        come[0].set(spare + 64)
-                        come[1].set(spare + 64 + half)
-                x = k.var(k.load(buffer + (p * vectors + j) * 64, vec(F32)))
-                with k.when(residual.ne(0)):
-                    upper = k.var(0.0, vec(F32, 8))
-                    with k.when(second):
-                        upper.set(k.load_f32(come[1].get(), dtype, 8))
-                    x.set(x.get() + k.join(k.load_f32(come[0].get(), dtype, 8), upper.get()))
-                y = activate(k, x.get(), desc, first)
-                if dtype == "f16":
-                    y = saturated(k, y, flag)
-                first_half, second_half = k.halves(k.select(live, y, 0.0))
-                k.store_f32(first_half, to[0].get(), dtype)
-                with k.when(second):
-                    k.store_f32(second_half, to[1].get(), dtype)
-                with k.when(ragged):
-                    _copy_lanes(k, dtype, room, spare, k.const(half), low, oh, k.const(SIZE[dtype]))
+            left, room = channels - j * 16, k.minimum(stored - j * 16, 16)
+            here, source, step = out + j * oc, buffer + j * 64, vectors * 64
+            with k.either(clamps & (room & 7).eq(0)) as (plain, other):
+                with plain:
+                    _emit_plain(k, desc, dtype, first, (source, step, pixels, here, shift, oh, op, left, room))
+                with other:
+                    k.call("general", desc, source, step, pixels, here, shift, oh, op, left, room)
+
+
+def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val, ...]) -> None:
+    """The common case, clamping whole halves, with everything constant kept out of the loops."""
+    source, step, pixels, out, shift, oh, op, left, room = places
+    live = k.lane_index() < k.splat(k.convert(left, "trunc", I32))
+    lo, hi = k.float_field(desc, first + 2), k.float_field(desc, first + 3)
+    drop_nan = k.splat(k.field(desc, first + 5).ne(0))
+    if dtype == "f16":
+        limit = k.select(k.field(desc, first + 5).ne(0), k.const(HALF_MAX, F32), k.const(float("inf"), F32))
+        lo, hi = k.select(lo < -limit, -limit, lo), k.select(hi > limit, limit, hi)
+    low, high = k.splat(lo), k.splat(hi)
+
+    def finish(x: Val) -> Val:
+        y = clamp(k, x, low, high)
+        keep = live & ~(y.isnan() & drop_nan) if dtype == "f16" else live
+        return k.select(keep, y, 0.0)
+
+    adds = k.field(desc, first).ne(0)
+    whole = room.eq(16) & oh.eq(8 * SIZE[dtype])
+    with k.either(whole) as (joined, apart):
+        with joined, k.either(adds) as (residual, alone):
+            with residual, k.loop(pixels) as p:
+                at = out + p * op
+                x = k.load(source + p * step, vec(F32)) + k.load_f32(at + shift, dtype)
+                k.store_f32(finish(x), at, dtype)
+            with alone, k.loop(pixels) as p:
+                k.store_f32(finish(k.load(source + p * step, vec(F32))), out + p * op, dtype)
+        with apart, k.loop(pixels) as p:
+            at = out + p * op
+            x = k.var(k.load(source + p * step, vec(F32)))
+            with k.when(adds):
+                x.set(x.get() + _halves(k, at + shift, oh, room > 8, dtype))
+            first_half, second_half = k.halves(finish(x.get()))
+            k.store_f32(first_half, at, dtype)
+            with k.when(room > 8):
+                k.store_f32(second_half, at + oh, dtype)
+
+
+def _halves(k: Kernel, at: Val, apart: Val, second: Val, dtype: str) -> Val:
+    """Sixteen lanes kept as two halves, the second of which may not exist."""
+    upper = k.var(0.0, vec(F32, 8))
+    with k.when(second):
+        upper.set(k.load_f32(at + apart, dtype, 8))
+    return k.join(k.load_f32(at, dtype, 8), upper.get())
+
+
+def _emit_general(k: Kernel, dtype: str, first: int) -> None:
+    """Define `general(desc, source, step, pixels, out, shift, oh, op, channels, lanes)`: any activation, any lanes."""
+    half, size = 8 * SIZE[dtype], k.const(SIZE[dtype])
+    with k.function("general", [I64] * 10) as (desc, source, step, pixels, out, shift, oh, op, left, room):
+        adds = k.field(desc, first).ne(0)
+        spare, ragged = k.alloca(128), (room & 7).ne(0)
+        live = k.lane_index() < k.splat(k.convert(left, "trunc", I32))
+        with k.loop(pixels) as p:
+            at = out + p * op
+            x = k.var(k.load(source + p * step, vec(F32)))
+            with k.when(adds), k.either(ragged) as (lanes, whole):
+                with lanes:
+                    _copy_lanes(k, dtype, room, at + shift, oh, spare + 64, k.const(half), size)
+                    x.set(x.get() + k.select(live, k.load_f32(spare + 64, dtype), 0.0))
+                with whole:
+                    x.set(x.get() + _halves(k, at + shift, oh, room > 8, dtype))
+            y = activate(k, x.get(), desc, first)
+            if dtype == "f16":
+                y = saturated(k, y, k.field(desc, first + 5))
+            low, high = k.halves(k.select(live, y, 0.0))
+            to = k.select(ragged, spare, at)
+            k.store_f32(low, to, dtype)
+            with k.when(room > 8):
+                k.store_f32(high, k.select(ragged, spare + half, at + oh), dtype)
+            with k.when(ragged):
+                _copy_lanes(k, dtype, room, spare, k.const(half), at, oh, size)
 
 
 def _copy_lanes(

@@ -1,7 +1,7 @@
 """Packs constant weights into the order the register tiles read: units of output channels, taps, channels of a tap.
 
 Layout: for each unit of `16 * vectors` output channels `[taps][tap channels][16 * vectors]`, then the groups left over
-as units of 16. A tap is one (16-channel group, kernel row, kernel column), or a whole kernel row of the narrow
+as units of 16. A tap is one (16-channel group, kernel row, kernel column), with fewer channels in the narrow
 first-layer form. The accumulation order follows from it: channel group, kernel row, kernel column, channel.
 """
 
@@ -37,10 +37,10 @@ def conv_taps(weights: np.ndarray) -> np.ndarray:
 
 
 def narrow_taps(weights: np.ndarray) -> np.ndarray:
-    """OIHW with few input channels -> [KH, KW * I, O padded to 16]."""
+    """OIHW with few input channels -> [KH * KW, I, O padded to 16]."""
     w = pad_to(weights, 0, 16)
     o, i, kh, kw = w.shape
-    return w.transpose(2, 3, 1, 0).reshape(kh, kw * i, o)
+    return w.transpose(2, 3, 1, 0).reshape(kh * kw, i, o)
 
 
 def lane_taps(weights: np.ndarray) -> np.ndarray:
