@@ -100,12 +100,14 @@ PIPELINE: tuple[Pass, ...] = (
     _epilogue("ConvClipByValueFusionPass", "a clip in the epilogue", FuseActivation(CONVOLUTIONS, CLIPS)),
     _epilogue(
         "ATbeMatMulElemwiseFusionPass",
-        "an activation behind a matrix product",
+        "a residual sum and an activation behind a matrix product",
+        FuseResidual(("MatMulV2",)),
         FuseActivation(("MatMulV2",), VECTOR_ACTIVATIONS),
     ),
     _epilogue(
         "TbeBatchMatmulElementWiseFusionPass",
-        "an activation behind products of stacks",
+        "the same behind products of stacks",
+        FuseResidual(("BatchMatMulV2",)),
         FuseActivation(("BatchMatMulV2",), VECTOR_ACTIVATIONS),
     ),
     _epilogue("TbeEltwiseFusionPass", "element-wise operators in a row", FuseElementwise()),

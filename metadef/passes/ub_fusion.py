@@ -86,9 +86,9 @@ class FuseActivation(Rule):
 
 
 class FuseResidual(Rule):
-    """Conv + Add of a second tensor, on chips where the vector unit sees the cube's result on the chip.
+    """A cube operator + Add of a second tensor, on chips where the vector unit sees the cube's result on the chip.
 
-    Of two convolutions that meet in the Add, the later one takes it, so that the other one's result is there.
+    Of two that meet in the Add, the later one takes it, so that the other one's result is there.
     """
 
     roots = ("Add",)
@@ -107,21 +107,21 @@ class FuseResidual(Rule):
         return (node, max(alone or candidates, key=graph.nodes.index))
 
     def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
-        node, conv = nodes
+        node, base = nodes
         if not context.target.coupled:
             return "the fixpipe adds no second tensor; the sum is a vector operator"
-        if conv.fused:
-            return f"'{conv.name}' has an epilogue already, and the sum comes before an activation"
-        if not (on_device(node) and on_device(conv)):
+        if base.fused:
+            return f"'{base.name}' has an epilogue already, and the sum comes before an activation"
+        if not (on_device(node) and on_device(base)):
             return "one of the two does not run on the device"
-        other = _second(node, conv)
-        if other.is_const or other.desc != conv.output.desc:
-            return f"the second operand {other.desc} is not laid out like {conv.output.desc}"
-        return other_readers(graph, conv.output, node) or same_result(conv, node)
+        other = _second(node, base)
+        if other.is_const or other.desc != base.output.desc:
+            return f"the second operand {other.desc} is not laid out like {base.output.desc}"
+        return other_readers(graph, base.output, node) or same_result(base, node)
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
-        node, conv = nodes
-        absorb(graph, conv, node)
+        node, base = nodes
+        absorb(graph, base, node)
 
 
 def _second(node: Node, base: Node) -> Tensor:
