@@ -64,16 +64,27 @@ class PreparedModel(base.BackendRep):
         """A session for these shapes, and the feeds that are still its inputs."""
         try:
             session = InferenceSession(self.model, self._options(feeds))
-        except LabError:
-            parameters = {name: array for name, array in feeds.items() if array.ndim <= _PARAMETER_RANK}
-            if not parameters:
-                raise
-            rest = {name: array for name, array in feeds.items() if name not in parameters}
-            return InferenceSession(_with_constants(self.model, parameters), self._options(rest)), rest
+        except LabError as refusal:
+            return self._specialised(feeds, refusal)
         if len(self._sessions) >= _CACHED_SHAPES:
             self._sessions.pop(next(iter(self._sessions))).close()
         self._sessions[tuple(array.shape for array in feeds.values())] = session
         return session, feeds
+
+    def _specialised(
+        self, feeds: dict[str, np.ndarray], refusal: LabError
+    ) -> tuple[InferenceSession, dict[str, np.ndarray]]:
+        """A session for the values of the small operands, good for one run. Raises ``refusal`` if that fails too."""
+        parameters = {
+            name: array for name, array in feeds.items() if array.ndim <= _PARAMETER_RANK and array.dtype.kind in "biuf"
+        }
+        rest = {name: array for name, array in feeds.items() if name not in parameters}
+        if not parameters:
+            raise refusal
+        try:
+            return InferenceSession(_with_constants(self.model, parameters), self._options(rest)), rest
+        except LabError:
+            raise refusal from None
 
     def _options(self, feeds: dict[str, np.ndarray]) -> SessionOptions:
         return replace(self.options, shapes={name: array.shape for name, array in feeds.items()})
