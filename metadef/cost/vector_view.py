@@ -317,10 +317,12 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
-        blocks = elements / FRACTAL_ROWS
         listed.append(Work("transpose", size, bytes=elements * size))
-        per_block = target.value("vector.block_move_cycles")
-        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+        if size > 2:
+            # A 32-bit block is transposed in halves that have to be put side by side, 16 elements at a time.
+            per_block = target.value("vector.block_move_cycles")
+            blocks = elements / FRACTAL_ROWS
+            listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
     elif run_bytes % BLOCK_BYTES:
         rows = elements / run
         if run_bytes < BLOCK_BYTES:

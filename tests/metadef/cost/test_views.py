@@ -87,10 +87,11 @@ def test_small_operands_are_loaded_once_a_core():
     assert [item.once for item in view.loads] == [False, True]
 
 
-def test_layout_change_moves_blocks():
-    x = TensorDesc((1, 64, 7, 7), FP16, Format.NCHW, Format.NCHW)
-    y = x.stored_as(Format.NC1HWC0, 16)
+@pytest.mark.parametrize(("dtype", "names"), [(FP16, ["transpose"]), (DType.FLOAT, ["transpose", "copy"])])
+def test_layout_change_moves_blocks(dtype, names):
+    x = TensorDesc((1, 64, 7, 7), dtype, Format.NCHW, Format.NCHW)
+    y = x.stored_as(Format.NC1HWC0, 32 // dtype.bytes)
     attrs = {"src_format": "NCHW", "dst_format": "NC1HWC0", "groups": 1}
     view = VectorView.of(Kernel("TransData", Engine.VECTOR, (x,), (y,), attrs), B3)
-    assert [item.mnemonic for item in view.work] == ["transpose", "copy"]
-    assert view.work[1].repeats == y.payload_bytes / 32
+    assert [item.mnemonic for item in view.work] == names
+    assert view.work[0].bytes == y.payload_bytes
