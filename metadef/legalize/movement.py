@@ -227,7 +227,7 @@ def resize_coordinates(step: Step, axis: int) -> list[float]:
         "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
         "half_pixel_symmetric": lambda x: centre + (x + 0.5) / scale - 0.5,
         "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if made > 1 else 0.0,
-        "align_corners": lambda x: x * (size - 1) / (made - 1) if made > 1 else 0.0,
+        "align_corners": lambda x: x * (size - 1) / (scale * size - 1) if made > 1 else 0.0,
     }.get(transform)
     if place is None:
         raise Unmapped(f"coordinate transformation '{transform}'")
