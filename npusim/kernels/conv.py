@@ -107,7 +107,7 @@ def conv2d(
     }
     name = f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}"
     values = [*core.fields(), *(fields[n] for n in FIELDS)]
-    return call(name, shape.n * bands * splits, layout.bytes + panels.BUFFER_BYTES, values)
+    return call(name, shape.n * bands * splits, core.scratch_bytes, values)
 
 
 def _fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def matmul(
     task = call(
         f"matmul:{a.dtype}:{out.dtype}",
         len(many.a) * bands * splits,
-        core.buffer_offset + panels.BUFFER_BYTES,
+        core.scratch_bytes,
         fields,
     )
     task.keep.append(b.keep)
