@@ -1,0 +1,119 @@
+"""Options that commands share, and what they turn into: session options, a session, its feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from metadef.error import UsageError
+from npusim.commands.output import progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from npusim.session import InferenceSession, SessionOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_SOC = "Ascend910B3"
+
+
+def model_options(function: F) -> F:
+    """Options of every command that compiles a model."""
+    for option in reversed(
+        (
+            click.option(
+                "--soc",
+                show_default=f"{DEFAULT_SOC}, or what an .om file was compiled for",
+                help="Chip to compile for; see `npusim socs`.",
+            ),
+            click.option(
+                "--precision",
+                show_default="fp16, or what an .om file was compiled with",
+                type=click.Choice(["fp16", "origin"]),
+                help="fp16 is the real stack's default (force_fp16); origin keeps the model's types.",
+            ),
+            click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension."),
+            click.option(
+                "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Bind an input's whole shape."
+            ),
+            click.option(
+                "--disable", "disabled", multiple=True, metavar="PASS", help="Switch a compiler pass off by name."
+            ),
+            click.option("--threads", default=2, show_default=True, type=click.IntRange(1, 256), help="Host threads."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def json_option(function: F) -> F:
+    """The switch ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(function)
+
+
+def input_options(function: F) -> F:
+    """Options of every command that runs a model."""
+    for option in (
+        click.option(
+            "--seed", default=0, show_default=True, help="Seed of the generated inputs, where none are given."
+        ),
+        click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Feed an input from a file."),
+    ):
+        function = option(function)
+    return function
+
+
+def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
+    """From the options of :func:`model_options`. Raises UsageError for a value that cannot be read."""
+    from npusim.session import SessionOptions
+
+    return SessionOptions(
+        soc=options["soc"],
+        precision=options["precision"],
+        threads=threads,
+        disabled_passes=frozenset(options["disabled"]),
+        dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},
+        shapes={
+            name: tuple(_integer(name, item) for item in value.split(","))
+            for name, value in map(_pair, options["shapes"])
+        },
+    )
+
+
+def open_model(
+    model: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any]
+) -> tuple[InferenceSession, dict[str, np.ndarray]]:
+    """A session and its feeds: from files where given, else generated from the seed."""
+    from npusim.session import InferenceSession
+
+    threads = options.pop("threads")
+    with progress() as stage:
+        session = InferenceSession(model, session_options(options, threads), on_stage=lambda name, value: stage(name))
+    return session, feeds_of(session, inputs, seed)
+
+
+def feeds_of(session: InferenceSession, inputs: tuple[str, ...], seed: int) -> dict[str, np.ndarray]:
+    """Feeds from NAME=FILE.npy texts; generated ones where there are none."""
+    from npusim.feeds import generate_feeds, read_array
+
+    feeds = {name: read_array(name, path) for name, path in map(_pair, inputs)}
+    return feeds or generate_feeds(session.get_inputs(), seed)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.rpartition("=")
+    if not sign or not name or not value:
+        raise UsageError(f"cannot read '{text}'", expected="NAME=VALUE")
+    return name, value
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(f"'{name}' wants whole numbers", got=text) from None
+    if value < 0:
+        raise UsageError(f"'{name}' cannot be negative", got=text)
+    return value

@@ -1,0 +1,48 @@
+"""Where answers and progress go: text or one JSON object to standard output, stages of work to standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+NARROW = 110
+"""Columns that the tables of studies fit into."""
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One strict JSON object; infinities and NaN, which JSON lacks, become null."""
+    click.echo(json.dumps(_strict(value), indent=1, allow_nan=False))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def console_of(width: int = 200) -> Any:
+    """A rich console on standard output: as wide as the terminal, or ``width`` columns elsewhere."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(soft_wrap=not terminal, width=None if terminal else width)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A stage display on standard error, on a terminal only; what it yields is called with a stage's name."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield lambda name: status.update(f"{name} …")

@@ -1,0 +1,160 @@
+"""Running: ``npusim demo | run | profile``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from npusim.commands.options import DEFAULT_SOC, input_options, json_option, model_options, open_model
+from npusim.commands.output import console_of, print_json, progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from npusim.session import InferenceSession
+
+
+@click.command()
+@click.option(
+    "--out",
+    default="npusim_demo",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Folder for trace and pictures.",
+)
+@click.option("--soc", default=DEFAULT_SOC, show_default=True, help="Chip to simulate.")
+@json_option
+def demo(out: str, soc: str, as_json: bool) -> None:
+    """Compile and run the bundled digit classifier: predictions, cycles, memory map, trace and pictures."""
+    from npusim.demo import run_demo, show_demo
+
+    with progress() as stage:
+        result = run_demo(soc, Path(out), stage)
+    if as_json:
+        print_json(result.as_json())
+    else:
+        show_demo(result, console_of())
+    if result.accuracy < result.reference_accuracy:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@model_options
+@input_options
+@click.option("--out", type=click.Path(file_okay=False), help="Write every output as NAME.npy into this folder.")
+@json_option
+def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json: bool, **options: Any) -> None:
+    """Run MODEL (.onnx or .om): outputs, cycles and peak memory."""
+    session, feeds = open_model(model, inputs, seed, options)
+    names = [item.name for item in session.get_outputs()]
+    outputs = dict(zip(names, session.run(None, feeds), strict=True))
+    saved = _save_outputs(Path(out), outputs) if out else []
+    summary = _run_summary(session, outputs)
+    if as_json:
+        print_json(summary)
+        return
+    console = console_of()
+    if not inputs:
+        console.print(f"no --input given: fed with generated values, seed {seed}")
+    for name, value in outputs.items():
+        console.print(
+            f"output [bold]{name}[/bold] {value.dtype}{list(value.shape)}: {_glimpse(value)}", highlight=False
+        )
+    for path in saved:
+        console.print(f"wrote {path}")
+    _print_totals(console, session)
+
+
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@model_options
+@input_options
+@click.option(
+    "--out", default="npusim_profile", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
+)
+@click.option("--top", type=click.IntRange(1), help="Show only the N longest tasks.")
+@json_option
+def profile(
+    model: str, inputs: tuple[str, ...], seed: int, out: str, top: int | None, as_json: bool, **options: Any
+) -> None:
+    """Run MODEL and explain its time: per-operator table, trace.json (Perfetto), pictures."""
+    from npusim.report.files import write_reports
+    from npusim.report.table import print_table, task_rows
+
+    session, feeds = open_model(model, inputs, seed, options)
+    outputs = dict(zip([item.name for item in session.get_outputs()], session.run(None, feeds), strict=True))
+    with progress() as stage:
+        stage("reports")
+        written = write_reports(Path(out), session.program, session.profile.data, session.target)
+    if as_json:
+        rows = task_rows(session.profile.data)
+        print_json({**_run_summary(session, outputs), "operators": rows, "files": [str(path) for path in written]})
+        return
+    console = console_of()
+    print_table(session.profile.data, console, top=top)
+    _print_totals(console, session)
+    for path in written:
+        console.print(f"wrote {path}")
+
+
+def _save_outputs(folder: Path, outputs: dict[str, np.ndarray]) -> list[Path]:
+    from functools import partial
+
+    import numpy as np
+
+    from metadef.files import atomic_write
+
+    paths: list[Path] = []
+    for name, value in outputs.items():
+        safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+        while folder / f"{safe}.npy" in paths:
+            safe += "_"
+        paths.append(atomic_write(folder / f"{safe}.npy", partial(np.save, arr=value)))
+    return paths
+
+
+def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The stable keys of ``run`` and ``profile``."""
+    program, data = session.program, session.profile.data
+    return {
+        "outputs": [
+            {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)} for name, value in outputs.items()
+        ],
+        "soc": program.soc,
+        "cycles": data.cycles,
+        "us": round(data.us, 3),
+        "peak_bytes": program.total_size,
+        "weights_bytes": program.weights_bytes,
+        "tasks": len(program.tasks),
+        "host_tasks": [
+            {"name": task.name, "reason": task.kernel.reason} for task in program.tasks if not task.on_device
+        ],
+    }
+
+
+def _print_totals(console: Any, session: InferenceSession) -> None:
+    from npusim.report.units import show_bytes, show_us
+
+    program, data = session.program, session.profile.data
+    console.print(
+        f"{program.soc}: {len(program.tasks)} tasks, {data.cycles:,} cycles = {show_us(data.us)}; "
+        f"arena {show_bytes(program.total_size)} (without reuse {show_bytes(program.no_reuse)}), "
+        f"weights {show_bytes(program.weights_bytes)}",
+        highlight=False,
+    )
+    for task in program.tasks:
+        if not task.on_device:
+            console.print(f"  on the host: {task.name} ({task.kernel.op_type}): {task.kernel.reason}")
+
+
+def _glimpse(value: np.ndarray) -> str:
+    flat = value.reshape(-1)
+    shown = ", ".join(f"{item:.5g}" for item in flat[:6].tolist())
+    return shown + (", …" if flat.size > 6 else "")
+
+
+COMMANDS = (demo, run, profile)
