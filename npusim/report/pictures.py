@@ -6,6 +6,7 @@ grey; the largest tensors carry their names.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -256,4 +257,12 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    class Picture(Figure):
+        """A figure that notebooks show by itself, without pyplot's global state."""
+
+        def _repr_png_(self) -> bytes:
+            stream = io.BytesIO()
+            self.savefig(stream, format="png", dpi=80)
+            return stream.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
