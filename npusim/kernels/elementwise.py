@@ -140,9 +140,10 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             shift = lo * k.load(desc + 8 * (first + 1) + k.field(desc, _SPLIT) * 8)
             spare = k.alloca(LANES * 8)
             operands.append(_Operand(dtype, first, k.field(desc, first) + shift, spare, strides, []))
+        flag = k.field(desc, _SATURATE)
         end = _OPERANDS + len(dtypes) * _OPERAND_FIELDS
         scalars = {f"p{i}": k.splat(k.float_field(desc, end + i)) for i in range(8) if f"p{i}" in expression}
-        _emit_nest(k, desc, dims, operands, expression, scalars, 0)
+        _emit_nest(k, flag, dims, operands, expression, scalars, 0)
 
 
 def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int) -> tuple[list[Val], Val]:
@@ -157,48 +158,55 @@ def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: in
 
 
 def _emit_nest(
-    k: Kernel, desc: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val], axis: int
+    k: Kernel, flag: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val], axis: int
 ) -> None:
     if axis == RANK - 1:
-        _emit_row(k, desc, dims[-1], operands, text, scalars)
+        _emit_row(k, flag, dims[-1], operands, text, scalars)
         return
     saved = [o.base for o in operands]
     with k.loop(dims[axis]) as i:
         for o in operands:
             o.base = o.base + i * o.strides[axis]
-        _emit_nest(k, desc, dims, operands, text, scalars, axis + 1)
+        _emit_nest(k, flag, dims, operands, text, scalars, axis + 1)
     for o, base in zip(operands, saved, strict=True):
         o.base = base
 
 
-def _emit_row(k: Kernel, desc: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]) -> None:
-    """Blocks of 16 lanes; ragged, strided and broadcast operands go through a small buffer."""
+def _emit_row(k: Kernel, flag: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]) -> None:
+    """Whole blocks of 16 lanes straight from memory; ragged and strided ones through a small buffer."""
     sources, out = operands[:-1], operands[-1]
+    simple = out.strides[-1].eq(SIZE[out.dtype])
     for o in sources:
-        with k.when(o.strides[-1].eq(0)):
+        step = o.strides[-1]
+        with k.when(step.eq(0)):
             k.call(f"lanes{SIZE[o.dtype]}", o.base, 0, o.spare, SIZE[o.dtype], LANES)
-    with k.loop(count, step=LANES) as i:
+        simple = simple & (step.eq(0) | step.eq(SIZE[o.dtype]))
+    blocks = k.select(simple, count & -LANES, 0)
+    starts = [k.select(o.strides[-1].eq(0), o.spare, o.base) for o in sources]
+    with k.loop(blocks, step=LANES) as i:
+        names = dict(scalars)
+        for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
+            names[f"x{number}"] = expressions.load(k, start + i * o.strides[-1], o.dtype)
+        _emit_block(k, flag, out.dtype, out.base + i * SIZE[out.dtype], text, names)
+    with k.loop(count, start=blocks, step=LANES) as i:
         left = k.minimum(count - i, LANES)
-        whole = left.eq(LANES)
         names = dict(scalars)
         for number, o in enumerate(sources):
             size, step = SIZE[o.dtype], o.strides[-1]
-            at = k.var(o.spare)
-            here = o.base + i * step
-            with k.either(whole & step.eq(size)) as (direct, other):
-                with direct:
-                    at.set(here)
-                with other, k.when(step.ne(0)):
-                    k.call(f"lanes{size}", here, step, o.spare, size, left)
-            names[f"x{number}"] = expressions.load(k, at.get(), o.dtype)
-        value = expressions.evaluate(k, text, names)
-        if out.dtype == "f16":
-            value = saturated(k, expressions.to_float(k, value), k.field(desc, _SATURATE))
+            with k.when(step.ne(0)):
+                k.call(f"lanes{size}", o.base + i * step, step, o.spare, size, left)
+            names[f"x{number}"] = expressions.load(k, o.spare, o.dtype)
+        _emit_block(k, flag, out.dtype, out.spare, text, names)
         size, step = SIZE[out.dtype], out.strides[-1]
-        straight = whole & step.eq(size)
-        expressions.store(k, value, k.select(straight, out.base + i * step, out.spare), out.dtype)
-        with k.when(~straight):
-            k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
+        k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
+
+
+def _emit_block(k: Kernel, flag: Val, dtype: str, to: Val, text: str, names: dict[str, Val]) -> None:
+    """The expression over one block of 16 lanes, stored at `to`."""
+    value = expressions.evaluate(k, text, names)
+    if dtype == "f16":
+        value = saturated(k, expressions.to_float(k, value), flag)
+    expressions.store(k, value, to, dtype)
 
 
 def emit_lane_copy(k: Kernel, size: int) -> None:

@@ -142,10 +142,10 @@ def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val,
                 k.store_f32(finish(k.load(source + p * step, vec(F32))), out + p * op, dtype)
         with apart, k.loop(pixels) as p:
             at = out + p * op
-            x = k.var(k.load(source + p * step, vec(F32)))
+            total = k.var(k.load(source + p * step, vec(F32)))
             with k.when(adds):
-                x.set(x.get() + _halves(k, at + shift, oh, room > 8, dtype))
-            first_half, second_half = k.halves(finish(x.get()))
+                total.set(total.get() + _halves(k, at + shift, oh, room > 8, dtype))
+            first_half, second_half = k.halves(finish(total.get()))
             k.store_f32(first_half, at, dtype)
             with k.when(room > 8):
                 k.store_f32(second_half, at + oh, dtype)
