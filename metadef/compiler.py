@@ -141,12 +141,25 @@ def compile_model(
     Raises:
         LabError: any of its families; see ``metadef.error``.
     """
+    options = options or CompileOptions()
+    return _placed(schedule_model(source, options, on_stage=on_stage), options, on_stage or _ignore)
+
+
+def replan(made: Compilation, schedule: Schedule) -> Compilation:
+    """The same network with another schedule of the same graph, such as one whose tensors want other addresses.
+
+    Raises:
+        PlanError: no plan fits. ContractError: the schedule belongs to another revision of the graph.
+    """
+    front = Scheduled(made.graph, schedule, made.report, made.target, {})
+    return _placed(front, made.options, _ignore)
+
+
+def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compilation:
+    """The back half of the road: plan, check, lower."""
     from metadef.lower import lower
     from metadef.memory import check_plan, plan_memory
 
-    options = options or CompileOptions()
-    hook = on_stage or _ignore
-    front = schedule_model(source, options, on_stage=hook)
     graph, schedule, seconds = front.graph, front.schedule, front.stage_seconds
     with _timed(seconds, "plan"):
         plan = plan_memory(schedule, capacity=options.capacity_bytes, inplace=options.inplace, reuse=options.reuse)

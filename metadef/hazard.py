@@ -35,10 +35,17 @@ def check_program(program: Program, target: Target) -> None:
 def find_hazards(program: Program, target: Target) -> list[Problem]:
     """Everything :func:`check_program` would raise."""
     problems = [problem for task in program.tasks for problem in _place_problems(program, task)]
-    kernels = {id(task.kernel): task for task in program.tasks}
-    problems += [problem for task in kernels.values() for problem in _buffer_problems(task, task.kernel, target)]
+    problems += [problem for _, problem in buffer_hazards(program, target)]
     problems += _flag_problems(program)
     return problems if problems else _dataflow_problems(program)
+
+
+def buffer_hazards(program: Program, target: Target) -> list[tuple[Task, Problem]]:
+    """Tile buffers off their granules, outside their memories or over one another, each with its first task."""
+    kernels: dict[int, Task] = {}
+    for task in program.tasks:
+        kernels.setdefault(id(task.kernel), task)
+    return [(task, found) for task in kernels.values() for found in _buffer_problems(task, task.kernel, target)]
 
 
 class ByteOwners:

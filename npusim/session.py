@@ -20,6 +20,7 @@ from metadef.program import Binding, Program
 from metadef.target import Target, load_target
 from npusim.device import check_output_names
 from npusim.loaded import LoadedProgram, TaskRun
+from npusim.onchip import check_on_chip
 from npusim.profile import Profile, TaskProfile
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class InferenceSession:
         self.model = self._make_model(source, on_stage)
         self.target = load_target(self.model.soc)
         self.program: Program = self.model.program
+        check_on_chip(self.program, self.target)
         self._loaded = LoadedProgram(
             self.program,
             self.model.weights,
