@@ -227,7 +227,7 @@ def concats(data: Path) -> Sample:
         empty = np.zeros((0, len(engine.WORK)))
         stream = CoreStream(4, None, np.stack([load, store]), 1, empty, -(-tiles // cores), 1, 1, 0)
         run = run_stream(stream, target, cores)
-        us = (run.cycles + int(launch_cycles(target, cores, "benchmark"))) / target.clock_mhz
+        us = (run.cycles + int(launch_cycles(target, cores, "graph"))) / target.clock_mhz
         return Pair(row["id"], row["case"], float(row["p50_us"]), us)
 
     return _sample(rows_of(data, "concat_dma_910b"), predict)
@@ -458,8 +458,10 @@ def _profiled_vectors(keep: Callable[[dict[str, str]], bool], form: str, *, cold
             kernel = vector_kernel(row["op_type"], sides[0][:count], sides[1], target, cores)
             if kernel is None:
                 return None
+            # Flat megabytes are parameters, gradients and moments of an optimiser: touched once a step.
+            flat = len(shapes[0][0]) == 1 and sides[0][0].payload_bytes > 1 << 20
             what = f"{row['op_type']} {row['input_shapes']}"
-            return Pair(row["id"], what, float(row["duration_us"]), _us(kernel, target, form, cold=cold))
+            return Pair(row["id"], what, float(row["duration_us"]), _us(kernel, target, form, cold=cold or flat))
 
         vector = [row for row in rows_of(data, "op_profiler_910b") if row["accelerator"] != "AI_CORE"]
         return _sample([row for row in vector if keep(row) and row["impl"] in ("vendor_lib", "torch", "")], predict)

@@ -129,12 +129,31 @@ def _loads(
         block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
         issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
         cycles = cycles + amount * np.maximum(1 / rate, issue / block)
-    unique = cold[0] * view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * size)
-    unique = unique + cold[1] * view.k * view.n * size
-    memory = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_bytes_per_cycle") * cores)
-    cycles = np.maximum(cycles, unique / memory / _ceil(tiles.pieces, target.cube_cores))
+    by_columns = is_a | is_b_panel | ((resident == 0) & (view.n > view.m))
+    cycles = np.maximum(cycles, _memory_cycles(target, view, tiles, (a_bytes, b_bytes), by_columns, cold))
     latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
     return cycles, latency + (a_tile + b_tile) / blocks / share
+
+
+def _memory_cycles(
+    target: Target,
+    view: CubeView,
+    tiles: CubeCandidates,
+    loaded: tuple[Array, Array],
+    by_columns: Array,
+    cold: tuple[float, float],
+) -> Array:
+    """Cycles a core waits for memory: what is cold once, and what L2 lost when the inner loop comes back to it."""
+    a_unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * view.element_bytes)
+    b_unique = (1 if view.shared_b else view.batch) * view.k * view.n * view.element_bytes
+    again: list[Array] = []
+    for amount, unique in zip(loaded, (a_unique, b_unique)):
+        lost = np.maximum(0.0, 1 - target.value("memory.l2_bytes") / np.maximum(unique, 1))
+        again.append(lost * np.maximum(amount * tiles.pieces - unique, 0))
+    amount = cold[0] * a_unique + cold[1] * b_unique + np.where(by_columns, again[0], again[1])
+    cores = np.minimum(tiles.pieces, target.cube_cores)
+    rate = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_bytes_per_cycle") * cores)
+    return amount / rate / _ceil(tiles.pieces, target.cube_cores)
 
 
 def _result(target: Target, view: CubeView, count: Array, tiles: CubeCandidates, sizes: tuple[Array, ...]) -> Array:

@@ -174,7 +174,10 @@ def _port_share(target: Target, path: str, readers: float) -> float:
 
 
 def _modes(view: CubeView, tile: CubeTile, target: Target) -> tuple[bool, int, int]:
-    """(columns outermost, how A stays in L1, how B does) of ``tile.resident``."""
+    """(columns outermost, how A stays in L1, how B does) of ``tile.resident``.
+
+    With nothing resident the outer loop walks the larger operand, so that the smaller one is read again, from L2.
+    """
     none, panel, whole, shared = (
         engine.RESIDENT_NONE,
         engine.RESIDENT_PANEL,
@@ -186,7 +189,7 @@ def _modes(view: CubeView, tile: CubeTile, target: Target) -> tuple[bool, int, i
     if tile.resident == "b":
         return False, panel if view.panel_fits(target, tile) else none, shared if view.shared_b else whole
     return {
-        "": (False, none, none),
+        "": (view.n > view.m, none, none),
         "a_panel": (False, panel, none),
         "b_panel": (True, none, panel),
     }[tile.resident]

@@ -180,11 +180,45 @@ def _flat_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     units, unit_elements = _units(kernel, elements)
     names, width = _instructions(kernel, work)
     loads, stores = _flat_streams(kernel)
-    listed = [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
+    run = _repeated_run(kernel)
+    if run:
+        listed = _broadcast_work(names, width, elements, run)
+    else:
+        listed = [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
     listed += [Work(name, width, repeats=0.0, all_calls=1.0) for name in work.per_row]
     return VectorView(
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
     )
+
+
+def _repeated_run(kernel: Kernel) -> int:
+    """Elements of the innermost axes over which a small operand repeats one value; 0 if none does."""
+    result = kernel.outputs[0]
+    if not result.is_plain:
+        return 0
+    for desc in kernel.inputs:
+        if desc is None or desc.elements in (1, result.elements):
+            continue
+        run = 1
+        for axis in range(-1, -len(result.shape) - 1, -1):
+            if len(desc.shape) >= -axis and desc.shape[axis] != 1:
+                break
+            run *= result.shape[axis]
+        if run > 1:
+            return run
+    return 0
+
+
+def _broadcast_work(names: list[str], width: int, elements: int, run: int) -> list[Work]:
+    """Rows of ``run`` elements against one value each: values are spread to blocks, eight a repeat, then each
+    instruction runs by row or by column of the tile."""
+    rows = elements // run
+    chunks = ceil(run * width / REPEAT_BYTES)
+    spread = Work("broadcast_block", width, repeats=rows / 8)
+    return [
+        spread,
+        *(Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=chunks) for name in names),
+    ]
 
 
 def _row_shape(kernel: Kernel) -> tuple[int, int, int]:
