@@ -18,9 +18,7 @@ from metadef.program import Program, Task
 from npusim.device import Device
 from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, OK, Executor
 from npusim.host import run_host_task
-from npusim.kernels.desc import Call, task_table
-from npusim.kernels.dispatch import ROW_HOST
-from npusim.kernels.plans import Planner, PlanOptions
+from npusim.kernels.plans import PlanOptions, plan_program
 
 NUMERICS = ("exact", "fast")
 
@@ -67,8 +65,7 @@ class LoadedProgram:
         self.device = Device(program, weights)
         self.threads = threads or usable_cpus()
         options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
-        self._calls, self._rows, self.fallbacks = _plan(program, Planner(self.device, options))
-        self._table = self._build_table()
+        self.plan = plan_program(self.device, options)
         self._executor = Executor(self.threads)
         self._lock = threading.Lock()
         self._runs = 0
@@ -81,7 +78,12 @@ class LoadedProgram:
     @property
     def host_tasks(self) -> list[Task]:
         """Tasks that Python runs, fallbacks of device tasks included."""
-        return [task for task, calls in zip(self.program.tasks, self._calls, strict=True) if calls is None]
+        return [self.program.tasks[position] for position in self.plan.python_tasks]
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Device tasks that run on their slow twin, with the reason."""
+        return self.plan.fallbacks
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> list[np.ndarray]:
         """Copy in, execute all tasks, copy out.
@@ -97,7 +99,7 @@ class LoadedProgram:
                 for position in range(len(self.program.tasks)):
                     self._run_checked(position)
             else:
-                self._run_rows(0, len(self._table))
+                self._run_rows(0, len(self.plan.table))
             return self.device.copy_out(names)
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
@@ -116,7 +118,7 @@ class LoadedProgram:
                     hint = "read all layers of one run before the next run"
                     raise UsageError("another run took the device between two layers", node=task.name, hint=hint)
                 inputs = tuple(None if item is None else self.device.read_tensor(item).copy() for item in task.inputs)
-                self._run_rows(self._rows[position], self._rows[position + 1])
+                self._run_rows(*self.plan.first_row[position : position + 2])
                 outputs = tuple(self.device.read_tensor(item).copy() for item in task.outputs)
             yield TaskRun(task, inputs, outputs)
 
@@ -124,26 +126,13 @@ class LoadedProgram:
         """Stop the worker threads."""
         self._executor.close()
 
-    def _build_table(self) -> np.ndarray:
-        flat = [call for calls in self._calls if calls for call in calls]
-        kernels = iter(task_table(flat))
-        table = np.zeros((self._rows[-1], 3), np.int64)
-        for position, calls in enumerate(self._calls):
-            first = self._rows[position]
-            if calls is None:
-                table[first] = ROW_HOST, 0, position
-            else:
-                for row in range(first, self._rows[position + 1]):
-                    table[row] = next(kernels)
-        return table
-
     def _run_rows(self, start: int, stop: int) -> None:
         row = start
         while row < stop:
-            status = self._executor.run(self._table, row, stop)
+            status = self._executor.run(self.plan.table, row, stop)
             if status.code == OK:
                 return
-            task = self.program.tasks[int(np.searchsorted(self._rows, status.row, side="right")) - 1]
+            task = self.program.tasks[self.plan.task_of(status.row)]
             if status.code != HOST_ROW:
                 raise _fault(status.code, status.info, task)
             run_host_task(task, self.device, self.overflow)
@@ -153,7 +142,7 @@ class LoadedProgram:
         task = self.program.tasks[position]
         self.device.check_reads(task)
         self.device.poison_results(task)
-        self._run_rows(self._rows[position], self._rows[position + 1])
+        self._run_rows(*self.plan.first_row[position : position + 2])
 
 
 def usable_cpus() -> int:
@@ -161,22 +150,6 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _plan(program: Program, planner: Planner) -> tuple[list[list[Call] | None], list[int], dict[str, str]]:
-    """Calls per task (None: Python runs it), first row per task and the end, and why device tasks fell back."""
-    calls: list[list[Call] | None] = []
-    rows = [0]
-    fallbacks = {}
-    for task in program.tasks:
-        made: list[Call] | None = None
-        if task.on_device:
-            made, reason = planner.plan(task)
-            if made is None:
-                fallbacks[task.name] = reason
-        calls.append(made)
-        rows.append(rows[-1] + (1 if made is None else len(made)))
-    return calls, rows, fallbacks
 
 
 def _fault(code: int, info: int, task: Task) -> DeviceFault:

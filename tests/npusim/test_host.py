@@ -10,7 +10,7 @@ from metadef.dtype import DType
 from metadef.error import DeviceFault, OperatorError
 from metadef.format import TensorDesc
 from metadef.kernel import Engine, Kernel
-from npusim.host import ABSENT, CAPTURED, run_framework_node
+from npusim.framework import ABSENT, CAPTURED, run_framework_node
 from tests.npusim.mini_program import Value, mini_task
 
 PLAIN = TensorDesc((2, 3), DType.FLOAT)

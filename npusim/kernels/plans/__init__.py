@@ -8,62 +8,102 @@ mapped pages of the model file are let go.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
+
+import numpy as np
 
 from metadef.program import Task
 from npusim.device import Device
-from npusim.kernels.desc import Call
-from npusim.kernels.plans import cube, move, pool, rows, vector
+from npusim.kernels.desc import Call, task_table
+from npusim.kernels.dispatch import ROW_HOST
+from npusim.kernels.plans import conv, matmul, move, pool, reduce, rows, slicing, storage, vector
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
-__all__ = ["PLANNERS", "NoFastKernel", "PlanOptions", "Planner", "Site"]
+__all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
 
 PlanFunction = Callable[[Site], list[Call]]
 PLANNERS: dict[str, PlanFunction] = {
     "AvgPoolV2": pool.plan_pool,
     "BNInfer": vector.plan_batch_norm,
-    "BatchMatMulV2": cube.plan_matmul,
+    "BatchMatMulV2": matmul.plan_matmul,
     "BroadcastToD": move.plan_broadcast,
-    "ConcatD": move.plan_concat,
-    "Conv2D": cube.plan_conv,
-    "GatherV2": move.plan_gather,
+    "ConcatD": slicing.plan_concat,
+    "Conv2D": conv.plan_conv,
+    "GatherV2": slicing.plan_gather,
     "GlobalAveragePool": pool.plan_pool,
     "Identity": move.plan_identity,
     "InstanceNorm": rows.plan_instance_norm,
     "LayerNorm": rows.plan_layer_norm,
     "LogSoftmaxV2": rows.plan_softmax,
-    "MatMulV2": cube.plan_matmul,
+    "MatMulV2": matmul.plan_matmul,
     "MaxPoolV3": pool.plan_pool,
     "PadD": move.plan_pad,
     "RmsNorm": rows.plan_rms_norm,
     "SoftmaxV2": rows.plan_softmax,
-    "SplitD": move.plan_split,
-    "SplitVD": move.plan_split,
-    "StridedSliceD": move.plan_slice,
+    "SplitD": slicing.plan_split,
+    "SplitVD": slicing.plan_split,
+    "StridedSliceD": slicing.plan_slice,
     "TileD": move.plan_tile,
-    "TransData": move.plan_trans_data,
+    "TransData": storage.plan_trans_data,
     "TransposeD": move.plan_transpose,
-    **dict.fromkeys(rows.REDUCTIONS, rows.plan_reduction),
+    **dict.fromkeys(reduce.REDUCTIONS, reduce.plan_reduction),
     **dict.fromkeys(vector.ELEMENTWISE_TYPES, vector.plan_elementwise),
 }
 
 
-class Planner:
-    """Plans the tasks of one program on one device."""
+@dataclass(frozen=True)
+class HostPlan:
+    """Rows for the executor. Task i has rows ``first_row[i]`` to ``first_row[i + 1]``.
 
-    def __init__(self, device: Device, options: PlanOptions) -> None:
-        self.device = device
-        self.options = options
+    A task that Python runs has one row, which hands its position back. ``fallbacks`` says by name why tasks of the
+    device have no fast kernel; ``calls`` keeps descriptors and packed weights alive.
+    """
 
-    def plan(self, task: Task) -> tuple[list[Call] | None, str]:
-        """The calls of a device task and "", or None and the reason why only its twin can run it."""
-        if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
-            return [], ""
-        function = PLANNERS.get(task.kernel.op_type)
-        if function is None:
-            return None, f"no fast kernel for operator {task.kernel.op_type}"
-        try:
-            return function(Site(task, self.device, self.options)), ""
-        except NoFastKernel as refusal:
-            return None, str(refusal)
+    table: np.ndarray
+    first_row: tuple[int, ...]
+    python_tasks: tuple[int, ...]
+    fallbacks: dict[str, str]
+    calls: tuple[Call, ...]
+
+    def task_of(self, row: int) -> int:
+        """Position of the task that a row belongs to."""
+        return bisect_right(self.first_row, row) - 1
+
+
+def plan_program(device: Device, options: PlanOptions) -> HostPlan:
+    """Plan all tasks of the device's program; kernels that are not in the store yet are compiled."""
+    rows: list[Call | int] = []
+    first_row, python_tasks, fallbacks = [0], [], {}
+    for position, task in enumerate(device.program.tasks):
+        calls, reason = plan_task(task, device, options) if task.on_device else (None, "")
+        if calls is None:
+            python_tasks.append(position)
+            rows.append(position)
+            if reason:
+                fallbacks[task.name] = reason
+        else:
+            rows += calls
+        first_row.append(len(rows))
+    made = [row for row in rows if isinstance(row, Call)]
+    table = np.zeros((len(rows), 3), np.int64)
+    table[[not isinstance(row, int) for row in rows]] = task_table(made)
+    for number, row in enumerate(rows):
+        if isinstance(row, int):
+            table[number] = ROW_HOST, 0, row
+    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made))
+
+
+def plan_task(task: Task, device: Device, options: PlanOptions) -> tuple[list[Call] | None, str]:
+    """The calls of a device task and "", or None and the reason why only its twin can run it."""
+    if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
+        return [], ""
+    function = PLANNERS.get(task.kernel.op_type)
+    if function is None:
+        return None, f"no fast kernel for operator {task.kernel.op_type}"
+    try:
+        return function(Site(task, device, options)), ""
+    except NoFastKernel as refusal:
+        return None, str(refusal)

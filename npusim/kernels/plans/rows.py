@@ -1,4 +1,4 @@
-"""Host plans of operators over whole rows: softmax, the normalisations, reductions."""
+"""Host plans of operators over whole rows: softmax and the normalisations."""
 
 from __future__ import annotations
 
@@ -7,29 +7,17 @@ from math import prod
 import numpy as np
 
 from metadef.ops.geometry import normal_axes, normal_axis
-from metadef.ops.reduce import reduced_axes
 from metadef.program import Operand
 from npusim.kernels.desc import Call
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.plans.site import NoFastKernel, Site
-from npusim.kernels.reduce import reduce
 from npusim.kernels.rows import RowShape, layer_norm, softmax
 from npusim.kernels.weights import aligned
-
-REDUCTIONS = {
-    "ArgMaxD": "argmax",
-    "ArgMinD": "argmin",
-    "ReduceMaxD": "max",
-    "ReduceMeanD": "mean",
-    "ReduceMinD": "min",
-    "ReduceProdD": "prod",
-    "ReduceSumD": "sum",
-}
 
 
 def plan_softmax(site: Site) -> list[Call]:
     """SoftmaxV2 and LogSoftmaxV2 over one axis, or over neighbouring ones."""
-    x = _plain(site)
+    x = site.plain_operand()
     shape = x.desc.origin_shape
     axes = normal_axes(site.kernel.attrs["axes"], len(shape))
     if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
@@ -41,7 +29,7 @@ def plan_softmax(site: Site) -> list[Call]:
 
 def plan_layer_norm(site: Site) -> list[Call]:
     """LayerNorm over the trailing axes from ``begin_norm_axis`` on."""
-    x = _plain(site)
+    x = site.plain_operand()
     shape = x.desc.origin_shape
     axis = normal_axis(site.kernel.attrs["begin_norm_axis"], len(shape))
     return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=False)
@@ -49,7 +37,7 @@ def plan_layer_norm(site: Site) -> list[Call]:
 
 def plan_rms_norm(site: Site) -> list[Call]:
     """RmsNorm over as many trailing axes as gamma has."""
-    x = _plain(site)
+    x = site.plain_operand()
     shape = x.desc.origin_shape
     axis = len(shape) - len(site.input(1).desc.origin_shape)
     return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=True)
@@ -57,7 +45,7 @@ def plan_rms_norm(site: Site) -> list[Call]:
 
 def plan_instance_norm(site: Site) -> list[Call]:
     """InstanceNorm: every plane normalised to fp32, then scaled by its channel and rounded once."""
-    x, out = _plain(site), site.output()
+    x, out = site.plain_operand(), site.output()
     n, c, *plane = x.desc.origin_shape
     middle = aligned(np.zeros(x.desc.elements, np.float32))
     rows = RowShape.axis((n * c, prod(plane)), 1, _sides(site, x)[0], (middle.ctypes.data, "f32"))
@@ -71,19 +59,6 @@ def plan_instance_norm(site: Site) -> list[Call]:
     second = elementwise("add(mul(x0,x1),x2)", views, target, shape, saturate=site.options.saturate)
     second.keep.append(middle)
     return [first, second]
-
-
-def plan_reduction(site: Site) -> list[Call]:
-    """Reductions over any axes, and the index of an extreme along one."""
-    x, out = _plain(site), site.output()
-    shape, attrs = x.desc.origin_shape, site.kernel.attrs
-    axes = reduced_axes(len(shape), attrs) if "axes" in attrs else (normal_axis(attrs["dimension"], len(shape)),)
-    source = View.dense(site.address(x), site.element(x), shape)
-    operation, target = REDUCTIONS[site.kernel.op_type], (site.address(out), site.element(out))
-    try:
-        return [reduce(operation, source, shape, axes, *target, saturate=site.options.saturate)]
-    except ValueError as error:
-        raise NoFastKernel(str(error)) from None
 
 
 def _normed(site: Site, x: Operand, view: tuple[int, int], rms: bool) -> list[Call]:
@@ -102,16 +77,6 @@ def _normed(site: Site, x: Operand, view: tuple[int, int], rms: bool) -> list[Ca
         saturate=site.options.saturate,
     )
     return [call]
-
-
-def _plain(site: Site) -> Operand:
-    """Operand 0. Raises NoFastKernel for blocked layouts or a fused chain."""
-    x, out = site.input(0), site.output()
-    if not (x.desc.is_plain and out.desc.is_plain):
-        raise NoFastKernel(f"{site.kernel.op_type} on {x.desc.format.name}")
-    if site.kernel.fused:
-        raise NoFastKernel(f"{site.kernel.op_type} with a fused chain")
-    return x
 
 
 def _sides(site: Site, x: Operand) -> tuple[tuple[int, str], tuple[int, str]]:

@@ -64,6 +64,15 @@ class Site:
     def output(self, slot: int = 0) -> Operand:
         return self.task.outputs[slot]
 
+    def plain_operand(self) -> Operand:
+        """Input 0. Raises NoFastKernel if it or the result is blocked, or if the task has a fused chain."""
+        x, out = self.input(0), self.output()
+        if not (x.desc.is_plain and out.desc.is_plain):
+            raise NoFastKernel(f"{self.kernel.op_type} on {(out if x.desc.is_plain else x).desc.format.name}")
+        if self.kernel.fused:
+            raise NoFastKernel(f"{self.kernel.op_type} with a fused chain")
+        return x
+
     def address(self, operand: Operand) -> int:
         """Host address of an operand."""
         return self.device.host_address(operand.address)

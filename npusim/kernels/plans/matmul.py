@@ -1,48 +1,15 @@
-"""Host plans of the cube unit's operators: convolutions and matrix products."""
+"""Host plan of matrix products: B packed once where it is constant, else by a task of its own before the product."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from metadef.format import Format
 from metadef.kernel import FusedOp
-from metadef.ops.geometry import ConvGeometry, MatMulGeometry
-from npusim.kernels.conv import Conv2D, conv2d, pack_conv
+from metadef.ops.geometry import MatMulGeometry
 from npusim.kernels.desc import SIZE, Call
 from npusim.kernels.matmul import Batch, Matrix, PackedB, matmul, pack_b_at_run_time, pack_matmul
 from npusim.kernels.plans.fusion import epilogue_of
 from npusim.kernels.plans.site import NoFastKernel, Site
-
-
-def plan_conv(site: Site) -> list[Call]:
-    """Conv2D on NC1HWC0 activations with constant filter and bias."""
-    x, out = site.input(0), site.output()
-    for operand in (x, out):
-        if operand.desc.format is not Format.NC1HWC0:
-            raise NoFastKernel(f"convolution on {operand.desc.format.name}")
-    shape = conv_shape(ConvGeometry.of(site.kernel), x.desc.c0, out.desc.c0)
-    bias = site.constant(2) if site.has(2) else None
-    packed = pack_conv(shape, site.constant(1), bias)
-    dtypes = (site.element(x), site.element(out))
-    return [conv2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue_of(site, site.kernel.fused))]
-
-
-def conv_shape(g: ConvGeometry, c0_in: int, c0_out: int) -> Conv2D:
-    """The kernels' view of a convolution."""
-    return Conv2D(
-        n=g.n,
-        c=g.c,
-        h=g.h,
-        w=g.w,
-        o=g.oc,
-        kernel=(g.kh, g.kw),
-        strides=(g.stride_h, g.stride_w),
-        pads=(g.pad_top, g.pad_left, g.pad_bottom, g.pad_right),
-        dilations=(g.dilation_h, g.dilation_w),
-        groups=g.groups,
-        c0_in=c0_in,
-        c0_out=c0_out,
-    )
 
 
 def plan_matmul(site: Site) -> list[Call]:
