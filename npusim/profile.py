@@ -17,7 +17,7 @@ class TaskProfile:
 
     ``pipes`` maps a pipe (MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR) to its busy cycles on the slowest core; ``bytes`` maps a
     path (``GM->L1``, ``L1->L0A``, ``L0C->GM``, ``GM->UB``, ``UB->GM``…) to bytes over all cores; ``bound_by`` names the largest cause and
-    its resource; ``energy_pj`` is picojoules; host tasks have no pipes.
+    its resource; ``energy_pj`` is picojoules; ``requests`` to global memory count over all cores; host tasks have no pipes.
     """
 
     task: int
@@ -38,6 +38,7 @@ class TaskProfile:
     bound_by: str = ""
     origins: tuple[str, ...] = ()
     layer: str = ""
+    requests: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ N_RESOURCES = len(RESOURCES)
 
 FIELDS = (
     "pipe", "path", "bytes", "hold", "latency", "l2_bytes", "hbm_bytes", "misaligned", "conflict",
-    "wait0", "wait1", "wait2", "set0", "set1", "set2", "buffer",
+    "wait0", "wait1", "wait2", "set0", "set1", "set2", "buffer", "requests",
 )  # fmt: skip
-"""Columns of an instruction: cycles are those of the core, -1 is no flag. ``hold`` includes neither penalty."""
+"""Columns of an instruction: cycles are those of the core, -1 is no flag. ``hold`` includes neither penalty.
+``requests`` are those that a transfer sends to global memory."""
 F_PIPE, F_PATH, F_BYTES, F_HOLD, F_LATENCY, F_L2, F_HBM, F_MISALIGNED, F_CONFLICT = range(9)
-F_WAIT, F_SET, F_BUFFER = 9, 12, 15
+F_WAIT, F_SET, F_BUFFER, F_REQUESTS = 9, 12, 15, 16
 N_FIELDS = len(FIELDS)
 
 QUEUE_DEPTH = 32
@@ -45,6 +46,10 @@ GAPS = 8
 ONE = 1 << 20
 
 OK, FLAG_OVERFLOW, FLAG_UNDERFLOW = 0, 1, 2
+
+_entry = numba.njit(cache=True, error_model="numpy")
+_inner = numba.njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""What Python calls, and what only compiled code calls: without wrappers it compiles in half the time."""
 
 
 class Core(NamedTuple):
@@ -97,12 +102,18 @@ def new_core(events: int, sustained: np.ndarray, shares: tuple[float, float], sy
         clock=zeros(2, np.int64),
         end_why=zeros(N_RESOURCES, np.int64),
         busy=zeros(7, np.int64),
-        moved=zeros(NO_PATH + 3, np.int64),
+        moved=zeros(NO_PATH + 4, np.int64),
         sync=np.asarray(sync, np.int64),
     )
 
 
-@numba.njit(cache=True)
+@_inner
+def _copy(to: np.ndarray, source: np.ndarray) -> None:
+    for index in range(N_RESOURCES):
+        to[index] = source[index]
+
+
+@_inner
 def _serve(core: Core, which: int, start: int, amount: int) -> int:
     """When port ``which`` (0 L2, 1 memory) has moved ``amount`` bytes asked for at ``start``."""
     need = amount * ONE + core.port[which, 1]
@@ -133,22 +144,22 @@ def _serve(core: Core, which: int, start: int, amount: int) -> int:
     return first + work
 
 
-@numba.njit(cache=True)
+@_inner
 def _start(core: Core, row: np.ndarray, why: np.ndarray) -> int:
     """When an instruction may start, and why (``why`` is filled); -1 if it waits for a flag that nobody sets."""
     pipe = row[F_PIPE]
     start = core.free[pipe]
-    why[:] = core.free_why[pipe]
+    _copy(why, core.free_why[pipe])
     issue = core.clock[0] + core.sync[2]
     core.scalar_why[SCALAR] += core.sync[2]
     slot = core.issued[pipe] % QUEUE_DEPTH
     if core.issued[pipe] >= QUEUE_DEPTH and core.started[pipe, slot] > issue:
         issue = core.started[pipe, slot]
-        core.scalar_why[:] = core.started_why[pipe, slot]
+        _copy(core.scalar_why, core.started_why[pipe, slot])
     core.clock[0] = issue
     if issue > start:
         start = issue
-        why[:] = core.scalar_why
+        _copy(why, core.scalar_why)
     for field in range(F_WAIT, F_WAIT + 3):
         event = row[field]
         if event < 0:
@@ -161,12 +172,12 @@ def _start(core: Core, row: np.ndarray, why: np.ndarray) -> int:
         seen = core.flag[event, head % FLAG_DEPTH] + extra
         if seen > start:
             start = seen
-            why[:] = core.flag_why[event, head % FLAG_DEPTH]
+            _copy(why, core.flag_why[event, head % FLAG_DEPTH])
             why[FLAG] += extra
     return start
 
 
-@numba.njit(cache=True)
+@_entry
 def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> int:
     """Run ``count`` instructions. ``intervals`` (n, 2) receives start and end of each, if it has room (n may be 0).
 
@@ -181,7 +192,7 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
             return FLAG_UNDERFLOW
         slot = core.issued[pipe] % QUEUE_DEPTH
         core.started[pipe, slot] = start
-        core.started_why[pipe, slot] = why
+        _copy(core.started_why[pipe, slot], why)
         core.issued[pipe] += 1
         flags = 0
         for field in range(F_WAIT, F_SET + 3):
@@ -210,11 +221,12 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
         why[limiter] += aligned - latency - plain
         why[MISALIGNED] += done - aligned
         core.free[pipe] = end
-        core.free_why[pipe] = why
+        _copy(core.free_why[pipe], why)
         core.busy[pipe] += end - start
         core.moved[path] += row[F_BYTES]
         core.moved[NO_PATH + 1] += row[F_L2]
         core.moved[NO_PATH + 2] += row[F_HBM]
+        core.moved[NO_PATH + 3] += row[F_REQUESTS]
         if index < intervals.shape[0]:
             intervals[index, 0], intervals[index, 1] = start, end
         # The cube's accumulator is free when the fixpipe has read it, not when its bytes have arrived.
@@ -226,14 +238,14 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
                 if tail - core.flag_count[event, 0] >= FLAG_DEPTH:
                     return FLAG_OVERFLOW
                 core.flag[event, tail % FLAG_DEPTH] = end if early else done
-                core.flag_why[event, tail % FLAG_DEPTH] = why
+                _copy(core.flag_why[event, tail % FLAG_DEPTH], why)
                 if not early:
                     core.flag_why[event, tail % FLAG_DEPTH, pipe] += latency
                 core.flag_pipe[event] = pipe
                 core.flag_count[event, 1] = tail + 1
         if done > core.clock[1]:
             core.clock[1] = done
-            core.end_why[:] = why
+            _copy(core.end_why, why)
             core.end_why[pipe] += latency
     return OK
 
@@ -321,17 +333,17 @@ A_OPERAND, B_OPERAND, OUT_OPERAND, BIAS_OPERAND, EXTRA_OPERAND = range(5)
 TILE_AT, A_AT, B_AT, STEP_AT, OUT_AT = range(5)
 
 
-@numba.njit(cache=True)
+@_inner
 def _row(rows: np.ndarray, index: int, pipe: int, path: int) -> np.ndarray:
     """An empty instruction."""
     row = rows[index]
-    row[:] = 0
+    for field in range(N_FIELDS):
+        row[field] = -1 if F_WAIT <= field < F_SET + 3 else 0
     row[F_PIPE], row[F_PATH] = pipe, path
-    row[F_WAIT : F_SET + 3] = -1
     return row
 
 
-@numba.njit(cache=True)
+@_inner
 def _wait(row: np.ndarray, place: int, event: int, pending: np.ndarray) -> None:
     """Wait for a flag if one is set and not yet waited for."""
     if pending[event] > 0:
@@ -339,13 +351,13 @@ def _wait(row: np.ndarray, place: int, event: int, pending: np.ndarray) -> None:
         row[F_WAIT + place] = event
 
 
-@numba.njit(cache=True)
+@_inner
 def _set(row: np.ndarray, place: int, event: int, pending: np.ndarray) -> None:
     pending[event] += 1
     row[F_SET + place] = event
 
 
-@numba.njit(cache=True)
+@_inner
 def _move(row: np.ndarray, how: np.ndarray, amount: float, pieces: float) -> None:
     """Fill in a transfer of ``amount`` bytes in ``pieces`` rows: what it holds, and what misalignment adds.
 
@@ -364,24 +376,26 @@ def _move(row: np.ndarray, how: np.ndarray, amount: float, pieces: float) -> Non
     length = amount / pieces
     odd = how[T_RESIDUE] % BLOCK_BYTES != 0 or (pieces > 1 and how[T_PITCH] % BLOCK_BYTES != 0)
     off_line = how[T_RESIDUE] % LINE_BYTES != 0 or (pieces > 1 and how[T_PITCH] % LINE_BYTES != 0)
-    lines = 1.0
+    lines, requests = 1.0, pieces * np.ceil(length / LINE_BYTES)
     if off_line:
         least = np.ceil(length / LINE_BYTES)
         if pieces > 1 and how[T_PITCH] % LINE_BYTES != 0:
             touched = (length - 1) / LINE_BYTES + 1
         else:
             touched = np.ceil((how[T_RESIDUE] % LINE_BYTES + length) / LINE_BYTES)
+        requests = pieces * max(touched, least)
         lines = min(max(touched / least, 1.0), how[T_LINE_LIMIT])
         if lines > 1.0:
             row[F_MISALIGNED] = int(max(np.ceil(max(fixed, rate * lines) - hold), 1.0))
     if odd:
         requests = pieces * 2 * np.ceil(length / how[T_ODD_BYTES])
         row[F_MISALIGNED] = max(row[F_MISALIGNED], int(np.ceil(requests * how[T_ODD_CYCLES] - hold)), 1)
+    row[F_REQUESTS] = int(np.ceil(requests))
     row[F_L2] = int(amount * lines * how[T_SAME_LINE])
     row[F_HBM] = int(np.rint(amount * how[T_MEMORY] * lines))
 
 
-@numba.njit(cache=True)
+@_inner
 def _pixels(plan: CubePlan, start: int, stop: int) -> int:
     """Input pixels under output pixels start..stop-1 (rows of A if there is no window)."""
     if plan.w == 0 or stop <= start:
@@ -397,7 +411,7 @@ def _pixels(plan: CubePlan, start: int, stop: int) -> int:
     return max(bottom - top, 0) * width
 
 
-@numba.njit(cache=True)
+@_inner
 def _pieces(rows_by: int, m: int, n: int, k: int, block: int) -> int:
     """Rows of a strided load of an operand."""
     if rows_by == ROWS_M:
@@ -413,7 +427,7 @@ def _pieces(rows_by: int, m: int, n: int, k: int, block: int) -> int:
     return 1
 
 
-@numba.njit(cache=True)
+@_entry
 def emit_cube(plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.ndarray, rows: np.ndarray) -> int:
     """Write instructions of whole tiles into ``rows`` and say how many; ``at`` remembers the place between calls.
 
@@ -440,7 +454,7 @@ def emit_cube(plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.nda
     return count
 
 
-@numba.njit(cache=True)
+@_inner
 def _drain(pending: np.ndarray, rows: np.ndarray, count: int) -> int:
     """Wait for what is still set, as a kernel must before it ends."""
     for event in range(pending.shape[0]):
@@ -450,7 +464,7 @@ def _drain(pending: np.ndarray, rows: np.ndarray, count: int) -> int:
     return count
 
 
-@numba.njit(cache=True)
+@_inner
 def _events(plan: CubePlan) -> tuple[int, int, int, int]:
     """First event of (B's slots, L0, L0C, the rest); each slot has a ready and a free event."""
     b = 2 * plan.a_slots
@@ -459,7 +473,7 @@ def _events(plan: CubePlan) -> tuple[int, int, int, int]:
     return b, l0, out, out + 2 * plan.out_slots
 
 
-@numba.njit(cache=True)
+@_inner
 def _tile_head(
     plan: CubePlan, moves: np.ndarray, pending: np.ndarray, rows: np.ndarray, count: int, mt: int, nt: int, tile: int
 ) -> int:
@@ -489,7 +503,7 @@ def _tile_head(
     return count
 
 
-@numba.njit(cache=True)
+@_inner
 def _slot(plan: CubePlan, at: np.ndarray, operand: int, mt: int, nt: int, block: int) -> int:
     """Where in L1 a block of an operand lies."""
     blocks = -(-plan.k // plan.k1)
@@ -502,7 +516,7 @@ def _slot(plan: CubePlan, at: np.ndarray, operand: int, mt: int, nt: int, block:
     return (nt * blocks + block) % plan.b_slots
 
 
-@numba.njit(cache=True)
+@_inner
 def _load(
     plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.ndarray, rows: np.ndarray, count: int,
     operand: int, image: int, mt: int, nt: int, block: int,
@@ -537,7 +551,7 @@ def _load(
     return count + 1
 
 
-@numba.njit(cache=True)
+@_inner
 def _steps(
     plan: CubePlan, at: np.ndarray, pending: np.ndarray, rows: np.ndarray, count: int, image: int, mt: int, nt: int,
     block: int,
@@ -590,7 +604,7 @@ def _steps(
     return count
 
 
-@numba.njit(cache=True)
+@_inner
 def _tile_tail(
     plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.ndarray, rows: np.ndarray, count: int, mt: int,
     nt: int,
@@ -632,7 +646,7 @@ def _tile_tail(
     return count + 3
 
 
-@numba.njit(cache=True)
+@_entry
 def emit_vector(
     units: int, tile_units: int, slots: int, moves: np.ndarray, loads: int, work: np.ndarray, call_cycles: int,
     at: np.ndarray, pending: np.ndarray, rows: np.ndarray,
@@ -686,7 +700,7 @@ def emit_vector(
     return count
 
 
-@numba.njit(cache=True)
+@_inner
 def _work(
     work: np.ndarray, call_cycles: int, pending: np.ndarray, rows: np.ndarray, count: int, index: int, size: int,
     slot: int, slots: int, stores: int,

@@ -22,8 +22,8 @@ _OUT_OF_STEP_ROUNDS = 4
 class CoreRun:
     """What a core did. ``why`` splits ``cycles`` by resource (names of ``engine.RESOURCES``), and adds up to them.
 
-    ``busy`` are cycles per pipe, ``moved`` bytes per path, ``l2_bytes``/``hbm_bytes`` what passed the shared ports;
-    ``intervals`` holds (start, end) of the first instructions if they were asked for, ``rows`` the instructions.
+    ``busy`` are cycles per pipe, ``moved`` bytes per path, ``l2_bytes``/``hbm_bytes`` what passed the shared ports,
+    ``requests`` what the core asked of global memory; ``intervals`` holds (start, end) of the first instructions if they were asked for, ``rows`` the instructions.
     """
 
     cycles: int
@@ -32,6 +32,7 @@ class CoreRun:
     moved: dict[str, int]
     l2_bytes: int
     hbm_bytes: int
+    requests: int = 0
     intervals: np.ndarray = field(repr=False, default_factory=lambda: np.zeros((0, 2), np.int64))
     rows: np.ndarray = field(repr=False, default_factory=lambda: np.zeros((0, engine.N_FIELDS), np.int64))
 
@@ -49,6 +50,7 @@ class KernelRun:
     moved: dict[str, int]
     hbm_bytes: int
     l2_bytes: int
+    requests: int = 0
 
     @property
     def cycles(self) -> int:
@@ -103,6 +105,7 @@ def _execute(stream: CoreStream, target: Target, shares: tuple[float, float], ke
         {name: int(core.moved[index]) for index, name in enumerate(engine.PATHS) if core.moved[index]},
         int(core.moved[engine.NO_PATH + 1]),
         int(core.moved[engine.NO_PATH + 2]),
+        int(core.moved[engine.NO_PATH + 3]),
         intervals[:kept],
         np.concatenate(rows) if rows else np.zeros((0, engine.N_FIELDS), np.int64),
     )
@@ -131,7 +134,7 @@ def run_kernel(
     least = kernel_streams(kernel, target, memory, smallest=True)
     mean, total = core.cycles, kernel.block_dim
     moved = {name: count * total for name, count in core.moved.items()}
-    hbm, l2 = core.hbm_bytes * total, core.l2_bytes * total
+    hbm, l2, requests = core.hbm_bytes * total, core.l2_bytes * total, core.requests * total
     waves = ceil_div(kernel.block_dim, cores)
     share = 1.0
     if least is not None:
@@ -144,9 +147,10 @@ def run_kernel(
 
         moved = {name: mix(count, light.moved.get(name, 0)) for name, count in core.moved.items()}
         hbm, l2 = mix(core.hbm_bytes, light.hbm_bytes), mix(core.l2_bytes, light.l2_bytes)
+        requests = mix(core.requests, light.requests)
     mean = min(core.cycles * waves, round(mean * kernel.block_dim / cores))
     launch = int(launch_cycles(target, cores, protocol))
-    return KernelRun(core, mean, waves, cores, launch, moved, hbm, l2)
+    return KernelRun(core, mean, waves, cores, launch, moved, hbm, l2, requests)
 
 
 def heavy_share(kernel: Kernel, target: Target) -> float:

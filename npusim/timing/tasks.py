@@ -138,6 +138,7 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
         flops=flops,
         energy_pj=_energy(task.kernel, target, run, macs, misses + access.written_back),
         bound_by=_bound_by(causes, why),
+        requests=run.requests,
         origins=task.origins,
         layer=task.layer,
     )
