@@ -31,14 +31,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 SECOND_PROCESS = """
 import sys, time
 start = time.perf_counter()
-import resource
 import numpy as np
 from npusim import InferenceSession, SessionOptions
 session = InferenceSession(sys.argv[1], SessionOptions(threads=2))
 value = session.run(None, {session.get_inputs()[0].name: np.load(sys.argv[2])})[0]
 seconds = time.perf_counter() - start
 heavy = sorted({"numba", "onnx", "metadef.passes", "metadef.frontend.onnx"} & set(sys.modules))
-print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, ",".join(heavy) or "none")
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(seconds, int(peak) * 1024, ",".join(heavy) or "none")
 """
 
 
