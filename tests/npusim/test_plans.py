@@ -451,6 +451,8 @@ def test_padding(draw: Draw, dtype: DType):
     attrs = {"paddings": (1, 0, 2, 3, 0, 1), "constant_values": 1.5}
     check(mini_task("PadD", [draw(dtype, 3, 4, 5)], attrs))
     check(mini_task("PadD", [draw(dtype, 0, 4, 5)], attrs))
+    for mode in ("reflect", "edge"):
+        check(mini_task("PadD", [draw(dtype, 3, 4, 5)], {"paddings": (1, 2, 0, 3, 4, 0), "mode": mode}))
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

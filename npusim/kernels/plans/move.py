@@ -52,19 +52,42 @@ def plan_tile(site: Site) -> list[Call]:
 
 
 def plan_pad(site: Site) -> list[Call]:
-    """PadD with a constant: fill the result, then copy x into its middle."""
+    """PadD: x copied into the middle; a constant fills the result first, reflection and edges grow axis by axis."""
     x, out = site.plain_operand().desc, site.output().desc
-    if site.kernel.attrs["mode"] != "constant":
-        raise NoFastKernel(f"padding by {site.kernel.attrs['mode']}")
     target, steps = site.address(site.output()), byte_strides(out)
-    value = narrow(np.asarray(site.kernel.attrs["constant_values"]), out.dtype)
     pairs = pad_pairs(x.origin_shape, site.kernel.attrs)
     inner = target + sum(before * step for (before, _), step in zip(pairs, steps, strict=True))
-    fill = move.fill(value.reshape(1)[0], target, byte_strides(out), out.origin_shape)
-    if x.elements == 0:
-        return [fill]
-    source = site.address(site.input(0))
-    return [fill, *copied(site, source, byte_strides(x), inner, steps, x.origin_shape, x.dtype.bytes)]
+    calls: list[Call] = []
+    constant = site.kernel.attrs["mode"] == "constant"
+    if constant:
+        value = narrow(np.asarray(site.kernel.attrs["constant_values"]), out.dtype)
+        calls.append(move.fill(value.reshape(1)[0], target, steps, out.origin_shape))
+    if x.elements:
+        source = site.address(site.input(0))
+        calls += copied(site, source, byte_strides(x), inner, steps, x.origin_shape, x.dtype.bytes)
+    return calls if constant else calls + _grown(site, pairs)
+
+
+def _grown(site: Site, pairs: list[tuple[int, int]]) -> list[Call]:
+    """Borders made of the result's own elements: earlier axes are whole by then, later ones still their middle."""
+    x, out = site.plain_operand().desc, site.output().desc
+    steps, shape = byte_strides(out), list(x.origin_shape)
+    at = site.address(site.output()) + sum(before * step for (before, _), step in zip(pairs, steps, strict=True))
+    turn = -1 if site.kernel.attrs["mode"] == "reflect" else 0
+    calls: list[Call] = []
+    for axis, (before, after) in enumerate(pairs):
+        step, size = steps[axis], shape[axis]
+        walk = [turn * step if number == axis else other for number, other in enumerate(steps)]
+        for count, source, border in (
+            (before, (before if turn else 0), -before),
+            (after, (size - 2 if turn else size - 1), size),
+        ):
+            box = [count if number == axis else other for number, other in enumerate(shape)]
+            if prod(box):
+                calls += copied(site, at + source * step, walk, at + border * step, steps, box, x.dtype.bytes)
+        at -= before * step
+        shape[axis] += before + after
+    return calls
 
 
 def byte_strides(desc: TensorDesc) -> tuple[int, ...]:
