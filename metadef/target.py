@@ -21,6 +21,7 @@ from metadef.error import Problem, TargetError, near_misses, suggest
 
 SURENESS = ("measured", "vendor", "inferred", "unknown")
 DEFAULT_SOC = "Ascend910B3"
+_FIRST_GENERATION = "Ascend910B-30core"
 _HERE = Path(__file__).parent / "targets"
 _LEAF_KEYS = {"value", "source", "sure"}
 _REQUIRED_GROUPS = (
@@ -211,11 +212,12 @@ def _load_name(soc: str) -> Target:
     if soc in known:
         return _load_path(_HERE / f"{soc}.yaml")
     if soc.lower() == "ascend910b":
+        parts = [name for name in known if name.startswith("Ascend910B") and name != _FIRST_GENERATION]
         raise TargetError(
             "'Ascend910B' names a first-generation part with 30 cores (910A family), not the A2 generation",
-            expected="Ascend910B1, Ascend910B2, Ascend910B3 or Ascend910B4",
+            expected=", ".join(parts),
             got=soc,
-            hint=f"name the part, as npu-smi prints it; here there are {', '.join(known)}",
+            hint=f"name the part, as npu-smi prints it; {_FIRST_GENERATION} is the first-generation part itself",
         )
     close = near_misses(soc, known)
     hint = suggest(soc, known) + (f" known: {', '.join(known)};" if close else ";")

@@ -41,6 +41,29 @@ def test_ascend910b_asks_which_part():
         load_target("Ascend910B")
     text = str(caught.value)
     assert "30 cores" in text and all(f"Ascend910B{digit}" in text for digit in "1234")
+    assert "Ascend910B-30core" in text
+    assert load_target("Ascend910B-30core").cube_cores == 30
+
+
+@pytest.mark.parametrize(
+    ("soc", "cores", "clock_mhz", "tflops", "l2_bytes"),
+    [
+        ("Ascend910A", 32, 1000, 262.1, 32 << 20),
+        ("Ascend910B-30core", 30, 900, 221.2, 32 << 20),
+        ("Ascend910B2", 24, 1800, 353.9, 192 << 20),
+        ("Ascend910B4", 20, 1500, 245.8, 96 << 20),
+    ],
+)
+def test_peaks_follow_from_the_platform_files(soc, cores, clock_mhz, tflops, l2_bytes):
+    target = load_target(soc)
+    assert (target.cube_cores, target.clock_mhz, target.value("memory.l2_bytes")) == (cores, clock_mhz, l2_bytes)
+    assert target.peak_tflops == pytest.approx(tflops, rel=0.001)
+
+
+def test_the_first_generation_saturates_and_has_no_fixpipe():
+    target = load_target("Ascend910A")
+    assert (target.coupled, target.has_fixpipe, target.overflow) == (True, False, "saturate")
+    assert target.c0(DType.FLOAT) == 16 and DType.FLOAT not in target.cube_dtypes
 
 
 def test_unknown_name_has_near_misses():
