@@ -8,6 +8,7 @@ which drops the GIL; it comes back to Python after bounded stretches so that Ctr
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import threading
@@ -28,6 +29,7 @@ TRACE_FULL = dp.TRACE_FULL
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _STRETCH_S = 0.03
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+_serving: dict[threading.Thread, _State] = {}
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,17 @@ class Executor:
 
 
 def _serve(reference: weakref.ref[Executor], state: _State, entry: object, wake: threading.Condition, n: int) -> None:
-    """Body of a worker thread: compiled polling while runs come, sleep on a condition in quiet times."""
+    """Body of a worker thread, known to the exit handler while it lives."""
+    me = threading.current_thread()
+    _serving[me] = state
+    try:
+        _poll(reference, state, entry, wake, n)
+    finally:
+        _serving.pop(me, None)
+
+
+def _poll(reference: weakref.ref[Executor], state: _State, entry: object, wake: threading.Condition, n: int) -> None:
+    """Compiled polling while runs come, sleep on a condition in quiet times."""
     context = state.contexts[n * dp.CTX_FIELDS :].ctypes.data
     control = state.control.ctypes.data
     while not state.control[dp.STOP_WORKERS]:
@@ -221,8 +233,19 @@ def _check_table(table: np.ndarray) -> int:
 
 
 def _after_fork() -> None:
+    _serving.clear()
     for executor in list(_executors):
         executor._reset()
+
+
+def _at_exit() -> None:
+    """Bring all workers home before the interpreter frees what they poll."""
+    for thread, state in list(_serving.items()):
+        state.control[dp.STOP_WORKERS] = 1
+        thread.join(timeout=5)
+
+
+atexit.register(_at_exit)
 
 
 if hasattr(os, "register_at_fork"):

@@ -45,7 +45,6 @@ FAMILIES = {
 _MAGIC = b"npusim-kernel-1\n"
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
-_engines: list[Any] = []
 _progress: Progress | None = None
 
 
@@ -237,5 +236,6 @@ def _load(code: dict[str, bytes]) -> dict[str, int]:
     lacking = [name for name, address in addresses.items() if not address]
     if lacking:
         raise RuntimeError(f"object code lacks the entry symbol of {', '.join(lacking)}")
-    _engines.append(engine)
+    # Code must outlive every thread that may still be in it, so the engine is never disposed of.
+    engine.detach()
     return addresses

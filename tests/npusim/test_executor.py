@@ -160,6 +160,25 @@ def test_forgotten_executors_let_their_workers_go() -> None:
         assert not worker.is_alive()
 
 
+def test_the_interpreter_ends_with_workers_at_work() -> None:
+    code = """
+import numpy as np
+from npusim.executor import Executor
+from npusim.kernels.desc import task_table
+from npusim.kernels.elementwise import View, elementwise
+x = np.zeros(200_000, np.float32)
+view = View.dense(x.ctypes.data, "f32", x.shape)
+tasks = [elementwise("add(x0,p0)", [view], view, x.shape, [1.0])] * 20
+table, executors = task_table(tasks), [Executor(3), Executor(2)]
+for executor in executors:
+    executor.run(table)
+executor = executors = None
+Executor(4).run(table)
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="at least one thread"):
         Executor(0)

@@ -15,6 +15,7 @@ from npusim.executor import OK, Executor
 from npusim.kernels.desc import Call, task_table
 from tests.npusim.kernels.twins import DTYPES
 
+_MARGIN = 256
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 6e-8, -3e-5, 65504.0, -65504.0, 1.0)
 
 
@@ -48,11 +49,18 @@ def run(calls: Sequence[Call] | Call, threads: int = 1) -> None:
 
 
 def run_both(make: Callable[[np.ndarray], Sequence[Call] | Call], out: np.ndarray) -> np.ndarray:
-    """Run `make(output)` into copies of `out` at one and three threads; returns the common result."""
+    """Run `make(output)` into copies of `out` at one and three threads; returns the common result.
+
+    The copies lie between margins that must stay as they are.
+    """
     results = []
     for threads in (1, 3):
-        target = out.copy()
+        memory = np.full(out.nbytes + 2 * _MARGIN, 0xA5, np.uint8)
+        target = memory[_MARGIN : _MARGIN + out.nbytes].view(out.dtype).reshape(out.shape)
+        target[...] = out
         run(make(target), threads)
+        edges = np.concatenate([memory[:_MARGIN], memory[_MARGIN + out.nbytes :]])
+        assert (edges == 0xA5).all(), "bytes outside the output were written"
         results.append(target)
     assert results[0].tobytes() == results[1].tobytes(), "results depend on the number of threads"
     return results[0]
