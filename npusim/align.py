@@ -92,34 +92,39 @@ class AlignStudy:
         return {**asdict(self), "equal": self.equal}
 
 
-def align_model(
-    source: str | Path | bytes | Any,
+def align_model(source: str | Path | bytes | Any, options: SessionOptions | None = None, **study: Any) -> AlignStudy:
+    """:func:`align_session` of a session made for this model."""
+    session = InferenceSession(source, options)
+    try:
+        return align_session(session, **study)
+    finally:
+        session.close()
+
+
+def align_session(
+    session: InferenceSession,
     feeds: Mapping[str, np.ndarray] | None = None,
-    options: SessionOptions | None = None,
     *,
     pattern: str | None = None,
     residues: Sequence[str] = RESIDUES,
     on_stage: Callable[[str], None] = lambda name: None,
 ) -> AlignStudy:
-    """Plan, run and time a model with tensors at several residues modulo 512.
+    """Plan, run and time the session's model with tensors at several residues modulo 512.
 
     Args:
-        source: path, bytes or ModelProto of an ONNX model.
         feeds: inputs by name; seeded ones when None.
         pattern: which tensors move (``*`` and ``?`` as in file names); all feature maps of the arena when None.
         residues: byte counts below 512, or ``element``; the aligned run is always made.
 
     Raises:
-        UsageError: no tensor matches, a residue is out of range, or the source is a compiled model.
+        UsageError: no tensor matches, a residue is out of range, or the session is one of a compiled model.
     """
     wanted = checked_residues(residues)
-    on_stage("aligned")
-    session = InferenceSession(source, options, on_stage=lambda name, value: on_stage(name))
     made = session.compilation
     feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     chosen = chosen_tensors(made.schedule, pattern)
+    on_stage("aligned run")
     base, digests = session.profile.data, _digests(session, feeds)
-    session.close()
     operators = [
         OperatorStudy(row.task, row.name, row.op_type, row.origins, row.cycles, row.bound_by) for row in base.tasks
     ]
@@ -217,17 +222,17 @@ def compared(before: TaskProfile, after: TaskProfile, residue: str) -> ShiftedOp
 def _cause(before: TaskProfile, after: TaskProfile, residue: str) -> str:
     """What the additional cycles are made of, in a few words."""
     if after.cycles <= before.cycles:
-        return f"hidden by {before.bound_by.partition(': ')[2]}" if after.requests > before.requests else "none"
+        return f"hidden: {before.bound_by.partition(': ')[2]}" if after.requests > before.requests else "none"
     grown = {
         cause: after.causes.get(cause, 0) - before.causes.get(cause, 0) for cause in {**before.causes, **after.causes}
     }
     cause = max(grown, key=lambda name: grown[name])
     odd = residue == ELEMENT or int(residue) % BLOCK_BYTES != 0
     return {
-        "misalignment": "requests of 128 bytes" if odd else "one line more a row",
-        "memory": "more lines through L2 and memory",
-        "pipe wait": "other pipes wait for late loads",
-        "imbalance": "the fullest core is slower",
+        "misalignment": "128 B requests" if odd else "a line more a row",
+        "memory": "more lines moved",
+        "pipe wait": "pipes wait for loads",
+        "imbalance": "fullest core slower",
     }.get(cause, cause)
 
 

@@ -1,7 +1,7 @@
 """Profile: what a run costs on the simulated chip, task by task. Reports read this value and nothing else.
 
-All cycles are integer cycles of the chip's core clock. Every cycle of a task belongs to one cause, and the causes add up to
-the task's cycles; bytes are those of the tiles moved, summed over all cores.
+All cycles are integer cycles of the chip's core clock. Every cycle of a task belongs to one cause, and the causes add
+up to the task's cycles; bytes are those of the tiles moved, summed over all cores.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ CAUSES = ("compute", "pipe wait", "memory", "misalignment", "bank conflict", "la
 class TaskProfile:
     """One executed task.
 
-    ``pipes`` maps a pipe (MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR) to its busy cycles on the slowest core; ``bytes`` maps a
-    path (``GM->L1``, ``L1->L0A``, ``L0C->GM``, ``GM->UB``, ``UB->GM``…) to bytes over all cores; ``bound_by`` names the largest cause and
-    its resource; ``energy_pj`` is picojoules; ``requests`` to global memory count over all cores; host tasks have no pipes.
+    ``pipes`` maps a pipe (MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR) to its busy cycles on the slowest core;
+    ``bytes`` maps a path (``GM->L1``, ``L1->L0A``, ``L0C->GM``, ``GM->UB``, ``UB->GM``…) to bytes over all cores;
+    ``bound_by`` names the largest cause and its resource; ``energy_pj`` is picojoules; ``requests`` to global memory
+    count over all cores; host tasks have no pipes.
     """
 
     task: int

@@ -36,7 +36,7 @@ def memory_figure(program: Program) -> Figure:
     a rectangle for every tensor's life; the peak task is marked; below it, live bytes.
     """
     story = arena_story(program)
-    figure = _figure(11, 6.5)
+    figure = new_figure(11, 6.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for index, life in enumerate(story.lives):
         _draw_life(upper, life, COLOURS[index % len(COLOURS)])
@@ -116,7 +116,7 @@ def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int) ->
 
 def traffic_figure(profile: Profile) -> Figure:
     """Bytes over time: what the tasks move through global memory, split into HBM reads, HBM writes and L2."""
-    figure = _figure(11, 4)
+    figure = new_figure(11, 4)
     axes = figure.subplots()
     edges: list[float] = []
     rates: dict[str, list[float]] = {"HBM read": [], "HBM write": [], "served by L2": []}
@@ -160,7 +160,7 @@ def traffic_figure(profile: Profile) -> Figure:
 def timeline_figure(profile: Profile) -> Figure:
     """Pipes against time: a bar per task, as high as the share of it that the pipe was busy on the slowest core."""
     pipes = [pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in profile.tasks)]
-    figure = _figure(11, 1.2 + 0.62 * max(len(pipes), 1))
+    figure = new_figure(11, 1.2 + 0.62 * max(len(pipes), 1))
     axes = figure.subplots()
     tasks = [task for task in profile.tasks if task.cycles]
     starts = [profile.to_us(task.start_cycles) for task in tasks]
@@ -184,7 +184,7 @@ def timeline_figure(profile: Profile) -> Figure:
 
 def roofline_figure(profile: Profile, target: Target) -> Figure:
     """Achieved arithmetic rate against intensity (operations per byte of global memory), with the chip's roofs."""
-    figure = _figure(9, 6)
+    figure = new_figure(9, 6)
     axes = figure.subplots()
     tasks = [task for task in profile.tasks if task.flops and gm_bytes(task)]
     intensity = np.asarray([task.flops / gm_bytes(task) for task in tasks])
@@ -254,7 +254,8 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     return atomic_write(path, lambda stream: figure.savefig(stream, format="png", dpi=140))
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of that many inches."""
     from matplotlib.figure import Figure
 
     class Picture(Figure):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metadef.cost import engine
-from metadef.cost.estimate import launch_cycles
-from metadef.cost.run import CoreRun, KernelRun, run_kernel, run_stream
+from metadef.cost.run import CoreRun, KernelRun, run_kernel, run_stream, task_us
 from metadef.cost.streams import CoreStream, MemoryState, transfer
 from metadef.dtype import DType
 from metadef.format import TensorDesc, ceil_div
@@ -44,19 +43,20 @@ def read_copies(
     cold: float = 1.0,
     pitch: int = 0,
     residue: int = 0,
+    readers: float = 1.0,
     protocol: str = "benchmark",
 ) -> CopyRun:
-    """All cores read their share in transfers of ``rows`` rows of ``row_bytes``, ``pitch`` bytes apart."""
+    """All cores read their share in transfers of ``rows`` rows of ``row_bytes``, ``pitch`` bytes apart; ``readers`` of
+    them ask for the same lines at once."""
     cores = cores or target.cores("L1" in path)
     copies = ceil_div(total_bytes, rows * row_bytes * cores)
     move = transfer(
         target, path, cold=cold, to_memory=cold, residue=residue, pitch=pitch or row_bytes,
-        unit_bytes=rows * row_bytes, unit_rows=rows,
+        unit_bytes=rows * row_bytes, unit_rows=rows, readers=readers,
     )  # fmt: skip
     stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), copies, 1, 1, 0)
     core = run_stream(stream, target, cores)
-    cycles = core.cycles + int(launch_cycles(target, cores, protocol))
-    return CopyRun(core, total_bytes, cycles / target.clock_mhz)
+    return CopyRun(core, total_bytes, task_us(core, target, cores, protocol))
 
 
 def add_tiles(
@@ -82,8 +82,7 @@ def add_tiles(
     call = target.value("vector.dependent_call_cycles")
     stream = CoreStream(4 * slots, None, np.stack([*loads, store]), 2, work, tiles, 1, slots, call)
     core = run_stream(stream, target, cores)
-    cycles = core.cycles + int(launch_cycles(target, cores, protocol))
-    return CopyRun(core, elements * 6, cycles / target.clock_mhz)
+    return CopyRun(core, elements * 6, task_us(core, target, cores, protocol))
 
 
 def matmul(
