@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from metadef.cost import engine
-from metadef.cost.estimate import launch_cycles
-from metadef.cost.run import run_kernel, run_stream
+from metadef.cost.run import run_kernel, run_stream, task_us
 from metadef.cost.streams import CoreStream, MemoryState, transfer
 from metadef.dtype import DType
 from metadef.error import LabError
@@ -227,7 +226,7 @@ def concats(data: Path) -> Sample:
         empty = np.zeros((0, len(engine.WORK)))
         stream = CoreStream(4, None, np.stack([load, store]), 1, empty, -(-tiles // cores), 1, 1, 0)
         run = run_stream(stream, target, cores)
-        us = (run.cycles + int(launch_cycles(target, cores, "graph"))) / target.clock_mhz
+        us = task_us(run, target, cores, "graph")
         return Pair(row["id"], row["case"], float(row["p50_us"]), us)
 
     return _sample(rows_of(data, "concat_dma_910b"), predict)

@@ -11,7 +11,7 @@ writes the instructions tile by tile, because the compiler's cache is keyed by t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -48,7 +48,8 @@ ONE = 1 << 20
 OK, FLAG_OVERFLOW, FLAG_UNDERFLOW = 0, 1, 2
 
 _entry = numba.njit(cache=True, error_model="numpy")
-_inner = numba.njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_no_wrappers: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_inner = numba.njit(cache=True, error_model="numpy", **_no_wrappers)
 """What Python calls, and what only compiled code calls: without wrappers it compiles in half the time."""
 
 
@@ -177,6 +178,46 @@ def _start(core: Core, row: np.ndarray, why: np.ndarray) -> int:
     return start
 
 
+@_inner
+def _arrival(core: Core, row: np.ndarray, start: int) -> tuple[int, int]:
+    """When the shared resources of a transfer have moved its bytes, and which of them was last (0: no transfer)."""
+    path, limiter = row[F_PATH], row[F_PIPE]
+    if path >= NO_PATH or row[F_BYTES] <= 0:
+        return 0, limiter
+    begin = max(core.path_free[path], start)
+    limit = begin + (row[F_BYTES] * ONE + core.rates[2 + path] - 1) // core.rates[2 + path]
+    core.path_free[path] = limit
+    for which in range(2):
+        amount = row[F_L2 + which]
+        if amount > 0:
+            served = _serve(core, which, start, amount)
+            if served > limit:
+                limit, limiter = served, L2 + which
+    return limit, limiter
+
+
+@_inner
+def _signal(core: Core, row: np.ndarray, end: int, why: np.ndarray) -> bool:
+    """Set the flags of an instruction whose pipe is free at ``end``; False if one is set too often.
+
+    The cube's accumulator is free when the fixpipe has read it; every other flag waits until the bytes have arrived.
+    """
+    pipe = row[F_PIPE]
+    latency = 0 if pipe == FIXPIPE else row[F_LATENCY]
+    for field in range(F_SET, F_SET + 3):
+        event = row[field]
+        if event >= 0:
+            tail = core.flag_count[event, 1]
+            if tail - core.flag_count[event, 0] >= FLAG_DEPTH:
+                return False
+            core.flag[event, tail % FLAG_DEPTH] = end + latency
+            _copy(core.flag_why[event, tail % FLAG_DEPTH], why)
+            core.flag_why[event, tail % FLAG_DEPTH, pipe] += latency
+            core.flag_pipe[event] = pipe
+            core.flag_count[event, 1] = tail + 1
+    return True
+
+
 @_entry
 def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> int:
     """Run ``count`` instructions. ``intervals`` (n, 2) receives start and end of each, if it has room (n may be 0).
@@ -201,17 +242,7 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
         latency = row[F_LATENCY]
         plain = start + row[F_HOLD] + flags + row[F_CONFLICT]
         done = plain + row[F_MISALIGNED] + latency
-        limit, limiter = 0, pipe
-        if path < NO_PATH and row[F_BYTES] > 0:
-            begin = max(core.path_free[path], start)
-            limit = begin + (row[F_BYTES] * ONE + core.rates[2 + path] - 1) // core.rates[2 + path]
-            core.path_free[path] = limit
-            for which in range(2):
-                amount = row[F_L2 + which]
-                if amount > 0:
-                    served = _serve(core, which, start, amount)
-                    if served > limit:
-                        limit, limiter = served, L2 + which
+        limit, limiter = _arrival(core, row, start)
         aligned = max(plain + latency, limit)
         done = max(done, limit)
         end = done - latency
@@ -229,20 +260,8 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
         core.moved[NO_PATH + 3] += row[F_REQUESTS]
         if index < intervals.shape[0]:
             intervals[index, 0], intervals[index, 1] = start, end
-        # The cube's accumulator is free when the fixpipe has read it, not when its bytes have arrived.
-        early = pipe == FIXPIPE
-        for field in range(F_SET, F_SET + 3):
-            event = row[field]
-            if event >= 0:
-                tail = core.flag_count[event, 1]
-                if tail - core.flag_count[event, 0] >= FLAG_DEPTH:
-                    return FLAG_OVERFLOW
-                core.flag[event, tail % FLAG_DEPTH] = end if early else done
-                _copy(core.flag_why[event, tail % FLAG_DEPTH], why)
-                if not early:
-                    core.flag_why[event, tail % FLAG_DEPTH, pipe] += latency
-                core.flag_pipe[event] = pipe
-                core.flag_count[event, 1] = tail + 1
+        if not _signal(core, row, end, why):
+            return FLAG_OVERFLOW
         if done > core.clock[1]:
             core.clock[1] = done
             _copy(core.end_why, why)

@@ -8,7 +8,7 @@ import numpy as np
 
 from metadef.cost import engine
 from metadef.cost.estimate import launch_cycles
-from metadef.cost.streams import WARM, CoreStream, MemoryState, kernel_streams
+from metadef.cost.streams import WARM, CoreStream, MemoryState, heavy_share, kernel_streams
 from metadef.error import ContractError
 from metadef.format import ceil_div
 from metadef.kernel import CubeTile, Kernel
@@ -23,7 +23,8 @@ class CoreRun:
     """What a core did. ``why`` splits ``cycles`` by resource (names of ``engine.RESOURCES``), and adds up to them.
 
     ``busy`` are cycles per pipe, ``moved`` bytes per path, ``l2_bytes``/``hbm_bytes`` what passed the shared ports,
-    ``requests`` what the core asked of global memory; ``intervals`` holds (start, end) of the first instructions if they were asked for, ``rows`` the instructions.
+    ``requests`` what the core asked of global memory; ``intervals`` holds (start, end) of the first instructions if
+    they were asked for, ``rows`` the instructions.
     """
 
     cycles: int
@@ -153,22 +154,9 @@ def run_kernel(
     return KernelRun(core, mean, waves, cores, launch, moved, hbm, l2, requests)
 
 
-def heavy_share(kernel: Kernel, target: Target) -> float:
-    """The share of pieces that have the full size; the others are taken to be as small as the smallest."""
-    from metadef.cost.cube_view import CubeView, piece_of
-    from metadef.cost.vector_view import VectorView
-
-    if not isinstance(kernel.tile, CubeTile):
-        units = VectorView.of(kernel, target).units
-        remainder = units % kernel.block_dim
-        return remainder / kernel.block_dim if units >= kernel.block_dim else units / kernel.block_dim
-    view, tile = CubeView.of(kernel, target), kernel.tile
-    piece = piece_of(view, tile)
-    share = 1.0
-    sizes = ((view.batch, piece.batch, tile.split_batch), (view.m, piece.m, tile.split_m))
-    for whole, part, split in (*sizes, (view.n, piece.n, tile.split_n), (view.k, piece.k, tile.split_k)):
-        share *= min(whole // part, split) / split
-    return share
+def task_us(core: CoreRun, target: Target, cores: int, protocol: str) -> float:
+    """Microseconds of a task whose ``cores`` cores all run like this one, launch included."""
+    return (core.cycles + int(launch_cycles(target, cores, protocol))) / target.clock_mhz
 
 
 def kernel_cost(kernel: Kernel, target: Target, memory: MemoryState = WARM) -> int:

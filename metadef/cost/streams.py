@@ -128,6 +128,29 @@ def kernel_streams(
     return _vector_stream(kernel, vector, tile, max(fewest, 1) if smallest else most, target, memory)
 
 
+def heavy_share(kernel: Kernel, target: Target) -> float:
+    """The share of pieces that have the full size; the others are taken to be as small as the smallest."""
+    if not isinstance(kernel.tile, CubeTile):
+        units = VectorView.of(kernel, target).units
+        remainder = units % kernel.block_dim
+        return remainder / kernel.block_dim if units >= kernel.block_dim else units / kernel.block_dim
+    view, tile = CubeView.of(kernel, target), kernel.tile
+    piece = piece_of(view, tile)
+    share = 1.0
+    sizes = ((view.batch, piece.batch, tile.split_batch), (view.m, piece.m, tile.split_m))
+    for whole, part, split in (*sizes, (view.n, piece.n, tile.split_n), (view.k, piece.k, tile.split_k)):
+        share *= min(whole // part, split) / split
+    return share
+
+
+def arithmetic(kernel: Kernel, target: Target) -> tuple[int, int]:
+    """(multiply-accumulates of the cube, floating-point operations) of a kernel."""
+    if isinstance(kernel.tile, CubeTile):
+        macs = CubeView.of(kernel, target).macs
+        return macs, 2 * macs
+    return 0, VectorView.of(kernel, target).flops
+
+
 def transfer(
     target: Target,
     path: str,

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from metadef.cost.cube_view import CubeView
 from metadef.cost.run import KernelRun, run_kernel
-from metadef.cost.streams import MemoryState
-from metadef.cost.vector_view import VectorView
-from metadef.kernel import CubeTile, FusedOp, Kernel
+from metadef.cost.streams import MemoryState, arithmetic
+from metadef.kernel import FusedOp, Kernel
 from metadef.program import Task
 from metadef.target import Target
 from npusim.profile import CAUSES, TaskProfile
@@ -120,7 +118,7 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
     read = sum(operand.payload_bytes for operand in task.inputs if operand is not None)
     misses = max(read - sum(access.hits), 0)
     moved = sum(count for path, count in run.moved.items() if path.startswith("GM->"))
-    macs, flops = _arithmetic(task.kernel, target)
+    macs, flops = arithmetic(task.kernel, target)
     return TaskProfile(
         task=task.id,
         name=task.name,
@@ -181,14 +179,6 @@ def _bound_by(causes: Mapping[str, int], why: Mapping[str, int]) -> str:
     if not inside:
         return f"{cause}: {'start of task and cores' if cause == 'launch' else 'fullest core'}"
     return f"{cause}: {RESOURCE_NAMES[max(inside, key=lambda name: inside[name])]}"
-
-
-def _arithmetic(kernel: Kernel, target: Target) -> tuple[int, int]:
-    """(multiply-accumulates of the cube, floating-point operations)."""
-    if isinstance(kernel.tile, CubeTile):
-        macs = CubeView.of(kernel, target).macs
-        return macs, 2 * macs
-    return 0, VectorView.of(kernel, target).flops
 
 
 def _energy(kernel: Kernel, target: Target, run: KernelRun, macs: int, memory_bytes: int) -> float:
