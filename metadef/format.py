@@ -1,8 +1,9 @@
 """Storage formats: shapes, index maps, packing and GE's size rules.
 
 A tensor has an *origin* shape (what the framework sees, NCHW or ND) and a *storage* shape (what lies in memory). The
-formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero. Sources: GE's format
-transfer code and Ascend C's data layout appendix (orders of indices), GE's memory assigner (sizes).
+formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero. FRACTAL_Z_WINO holds
+filters that Winograd's algorithm has transformed. Sources: GE's format transfer code, Ascend C's data layout appendix
+(orders of indices), GE's memory assigner (sizes).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.error import InferError
+from metadef.winograd import planes_of, restore_filter, transform_filter
 
 Shape = tuple[int, ...]
 
@@ -24,7 +26,10 @@ FRACTAL_ROWS = 16
 
 
 class Format(IntEnum):
-    """GE's format numbers."""
+    """GE's format numbers: the primary format in the low byte, a sub-format above it.
+
+    FRACTAL_Z_WINO is 48; its sub-format here is the edge of Winograd's output tile.
+    """
 
     NCHW = 0
     NHWC = 1
@@ -33,8 +38,12 @@ class Format(IntEnum):
     FRACTAL_Z = 4
     HWCN = 16
     FRACTAL_NZ = 29
+    FRACTAL_Z_WINO_F2 = 48 | 2 << 8
+    FRACTAL_Z_WINO_F4 = 48 | 4 << 8
 
 
+WINOGRAD_FORMATS = {Format.FRACTAL_Z_WINO_F2: 2, Format.FRACTAL_Z_WINO_F4: 4}
+"""Formats of transformed 3x3 filters and the edge of their output tile."""
 PLAIN_FORMATS = frozenset({Format.NCHW, Format.NHWC, Format.ND, Format.HWCN})
 
 
@@ -126,7 +135,8 @@ def storage_shape(desc: TensorDesc) -> Shape:
     """Storage shape of a tensor.
 
     NC1HWC0 is (N, ceil(C/C0), H, W, C0); FRACTAL_Z of a filter is (ceil(C/C0) H W, ceil(N/16), 16, C0); FRACTAL_NZ of
-    (…, M, N) is (…, ceil(N/C0), ceil(M/16), 16, C0).
+    (…, M, N) is (…, ceil(N/C0), ceil(M/16), 16, C0). FRACTAL_Z_WINO is a FRACTAL_Z of a 1x1 filter for each of the
+    16 (F2) or 36 (F4) products: (products, ceil(C/C0), ceil(N/16), 16, C0).
 
     Raises:
         InferError: the rank does not fit the format.
@@ -141,6 +151,10 @@ def storage_shape(desc: TensorDesc) -> Shape:
     if desc.format == Format.FRACTAL_Z:
         n, c, h, w = _nchw(desc)
         return ceil_div(c, desc.c0) * h * w, ceil_div(n, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
+    if desc.format in WINOGRAD_FORMATS:
+        n, c, _, _ = _nchw(desc)
+        planes = planes_of(WINOGRAD_FORMATS[desc.format])
+        return planes, ceil_div(c, desc.c0), ceil_div(n, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
     if len(desc.origin_shape) < 2:
         raise InferError(
             "format FRACTAL_NZ needs at least two dimensions", got=str(desc.origin_shape), hint="keep the tensor in ND"
@@ -151,6 +165,8 @@ def storage_shape(desc: TensorDesc) -> Shape:
 
 def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     """Lay an array of the origin shape out as ``desc`` says; padding lanes become zero. The dtype is kept.
+
+    Filters for Winograd's algorithm are transformed too.
 
     Raises:
         InferError: the array's shape is not the origin shape.
@@ -174,6 +190,11 @@ def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
         padded = _zero_padded(nchw, (n, c1 * desc.c0, h, w))
         return np.ascontiguousarray(padded.reshape(n, c1, desc.c0, h, w).transpose(0, 1, 3, 4, 2))
     n1 = ceil_div(n, FRACTAL_ROWS)
+    if desc.format in WINOGRAD_FORMATS:
+        planes = transform_filter(nchw, WINOGRAD_FORMATS[desc.format])
+        padded = _zero_padded(planes, (len(planes), n1 * FRACTAL_ROWS, c1 * desc.c0))
+        blocks = padded.reshape(-1, n1, FRACTAL_ROWS, c1, desc.c0).transpose(0, 3, 1, 2, 4)
+        return np.ascontiguousarray(blocks)
     padded = _zero_padded(nchw, (n1 * FRACTAL_ROWS, c1 * desc.c0, h, w))
     blocks = padded.reshape(n1, FRACTAL_ROWS, c1, desc.c0, h, w).transpose(2, 4, 5, 0, 1, 3)
     return np.ascontiguousarray(blocks).reshape(storage_shape(desc))
@@ -181,6 +202,8 @@ def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
 
 def unpack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     """The inverse of :func:`pack`: padding lanes are dropped.
+
+    Transformed filters come back as :func:`metadef.winograd.restore_filter` says, to the last places.
 
     Raises:
         InferError: the array's shape is not the storage shape.
@@ -199,11 +222,20 @@ def unpack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     n, c, h, w = _nchw(desc)
     if desc.format == Format.NC1HWC0:
         nchw = array.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
+    elif desc.format in WINOGRAD_FORMATS:
+        nchw = restore_filter(winograd_planes(array, desc), WINOGRAD_FORMATS[desc.format])
     else:
         c1, n1 = ceil_div(c, desc.c0), ceil_div(n, FRACTAL_ROWS)
         blocks = array.reshape(c1, h, w, n1, FRACTAL_ROWS, desc.c0).transpose(3, 4, 0, 5, 1, 2)
         nchw = blocks.reshape(n1 * FRACTAL_ROWS, c1 * desc.c0, h, w)[:n, :c]
     return np.ascontiguousarray(nchw.transpose(np.argsort(_axes(desc))))
+
+
+def winograd_planes(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
+    """U (products, N, C) of a transformed filter in storage layout, padding dropped."""
+    n, c, _, _ = _nchw(desc)
+    planes = array.transpose(0, 2, 3, 1, 4).reshape(array.shape[0], -1, array.shape[1] * array.shape[4])
+    return np.ascontiguousarray(planes[:, :n, :c])
 
 
 def _zero_padded(array: np.ndarray, shape: Shape) -> np.ndarray:

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from metadef.error import ContractError, Problem
 from metadef.format import SLOT_BYTES
-from metadef.kernel import Buffer, Kernel
+from metadef.kernel import Buffer, CubeTile, VectorTile, phases_of
 from metadef.program import Operand, Program, Region, Task
 from metadef.target import Target
 
@@ -45,7 +45,8 @@ def buffer_hazards(program: Program, target: Target) -> list[tuple[Task, Problem
     kernels: dict[int, Task] = {}
     for task in program.tasks:
         kernels.setdefault(id(task.kernel), task)
-    return [(task, found) for task in kernels.values() for found in _buffer_problems(task, task.kernel, target)]
+    tiles = [(task, tile) for task in kernels.values() for tile in phases_of(task.kernel.tile)]
+    return [(task, found) for task, tile in tiles for found in _buffer_problems(task, tile, target)]
 
 
 class ByteOwners:
@@ -138,10 +139,8 @@ def _region_problems(program: Program, task: Task, item: Operand) -> Iterator[Pr
         yield Problem("size differs from the descriptor's", node=task.name, port=item.name, expected=expected, got=got)
 
 
-def _buffer_problems(task: Task, kernel: Kernel, target: Target) -> Iterator[Problem]:
-    if kernel.tile is None:
-        return
-    for buffer in kernel.tile.buffers:
+def _buffer_problems(task: Task, tile: CubeTile | VectorTile, target: Target) -> Iterator[Problem]:
+    for buffer in tile.buffers:
         granule, room = target.granule_bytes.get(buffer.memory, 1), target.buffer_bytes.get(buffer.memory, 0)
         if buffer.offset_bytes % granule or (buffer.copies > 1 and buffer.size_bytes % granule):
             got = f"offset {buffer.offset_bytes}, size {buffer.size_bytes}, {buffer.copies} copies"
@@ -150,7 +149,7 @@ def _buffer_problems(task: Task, kernel: Kernel, target: Target) -> Iterator[Pro
         if _buffer_end(buffer) > room:
             expected, got = f"{room} bytes of {buffer.memory}", f"{_buffer_end(buffer)}"
             yield Problem("buffer does not fit", node=task.name, port=buffer.name, expected=expected, got=got)
-    for first, second in combinations(kernel.tile.buffers, 2):
+    for first, second in combinations(tile.buffers, 2):
         apart = _buffer_end(first) <= second.offset_bytes or _buffer_end(second) <= first.offset_bytes
         if first.memory == second.memory and not apart:
             message = f"buffers '{first.name}' and '{second.name}' of {first.memory} overlap"

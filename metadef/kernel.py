@@ -89,7 +89,39 @@ class VectorTile:
     buffers: tuple[Buffer, ...] = ()
 
 
-Tile = CubeTile | VectorTile
+@dataclass(frozen=True)
+class WinogradTile:
+    """Tiling of a convolution by Winograd's algorithm, as three phases over a band of the image.
+
+    ``input`` transforms the image (vector cores), ``product`` multiplies (16 or 36 products, cube cores), ``output``
+    transforms back with bias and epilogue (vector cores). A band is ``band_rows`` rows of output tiles, counted through
+    all images; bands run one after another in the same workspaces. Rows are cut into ``strips`` for the vector phases.
+    The ``*_cores`` are how many cores each phase uses.
+    """
+
+    input: VectorTile
+    product: CubeTile
+    output: VectorTile
+    band_rows: int
+    input_strips: int = 1
+    output_strips: int = 1
+    input_cores: int = 1
+    product_cores: int = 1
+    output_cores: int = 1
+
+    @property
+    def phases(self) -> tuple[VectorTile, CubeTile, VectorTile]:
+        return self.input, self.product, self.output
+
+
+Tile = CubeTile | VectorTile | WinogradTile
+
+
+def phases_of(tile: Tile | None) -> tuple[CubeTile | VectorTile, ...]:
+    """The tiles of a kernel's phases: buffers of one phase are free for the next."""
+    if tile is None:
+        return ()
+    return tile.phases if isinstance(tile, WinogradTile) else (tile,)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,9 @@ def _weights(graph: Graph, schedule: Schedule, layout: _Layout) -> np.ndarray:
     for item in schedule.tensors:
         if item.kind is not TensorKind.WEIGHT or item.id in layout.inside:
             continue
-        stored = pack(_values(item, constants), constants[item.id].desc)
+        values = _values(item, constants)
+        assert item.desc is not None
+        stored = pack(values, item.desc)
         _, address = layout.place(item.id)
         blob[address : address + stored.nbytes] = stored.reshape(-1).view(np.uint8)
     return blob
@@ -188,7 +190,8 @@ def _values(item: ScheduleTensor, constants: Mapping[int, Tensor]) -> np.ndarray
     tensor = constants.get(item.id)
     if tensor is None or tensor.const is None:
         raise ContractError(f"weight '{item.name}' of the schedule is no constant of the graph")
-    if tensor.desc != item.desc or tensor.const.dtype != tensor.desc.dtype.numpy:
+    stored = item.desc is not None and tensor.desc.stored_as(item.desc.format, item.desc.c0) == item.desc
+    if not stored or tensor.const.dtype != tensor.desc.dtype.numpy:
         expected, got = str(item.desc), f"{tensor.desc} with values of {tensor.const.dtype}"
         raise ContractError(f"weight '{item.name}' changed since it was scheduled", expected=expected, got=got)
     return tensor.const

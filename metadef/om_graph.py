@@ -60,12 +60,13 @@ def model_def_to_graph(data: bytes, weights: np.ndarray) -> Graph:
 
 
 class _Writer:
-    """Fills one GraphDef. ``ports`` maps tensors to their "op:idx"."""
+    """Fills one GraphDef. ``ports`` maps tensors to their "op:idx", ``descs`` constants to how they are stored."""
 
     def __init__(self, proto: Any, program: Program | None) -> None:
         self.proto = proto
         self.tasks: dict[str, Task] = {task.name: task for task in program.tasks} if program else {}
         self.ports: dict[int, str] = {}
+        self.descs: dict[int, TensorDesc] = {}
         self.names: set[str] = set()
 
     def write(self, graph: Graph) -> None:
@@ -77,7 +78,9 @@ class _Writer:
             fill_desc(op.input_desc.add(), tensor.desc)
             self._add_output(op, tensor)
         for tensor in graph.constants():
-            self._write_const(tensor, places.get(id(tensor)))
+            desc, place = places.get(id(tensor), (tensor.desc, None))
+            self.descs[id(tensor)] = desc
+            self._write_const(tensor, desc, place)
         for node in graph.nodes:
             self._write_node(node)
         sink = self._op(SINK, "NetOutput")
@@ -87,17 +90,17 @@ class _Writer:
         self.proto.input.extend(self.ports[id(tensor)] for tensor in graph.inputs)
         self.proto.output.extend(sink.input)
 
-    def _const_places(self, graph: Graph) -> dict[int, int]:
-        """Byte offset in the weights of every constant that a task reads there."""
-        places: dict[int, int] = {}
+    def _const_places(self, graph: Graph) -> dict[int, tuple[TensorDesc, int]]:
+        """How and at which byte of the weights every constant lies that a task reads there."""
+        places: dict[int, tuple[TensorDesc, int]] = {}
         for node in graph.nodes:
             task = self.tasks.get(node.name)
             for tensor, operand in zip(node.inputs, task.inputs if task else ()):
                 if tensor is not None and operand is not None and operand.region is Region.WEIGHTS:
-                    places[id(tensor)] = operand.address
+                    places[id(tensor)] = operand.desc, operand.address
         return places
 
-    def _write_const(self, tensor: Tensor, place: int | None) -> None:
+    def _write_const(self, tensor: Tensor, desc: TensorDesc, place: int | None) -> None:
         name = tensor.name
         while name in self.names:
             name += "_const"
@@ -105,11 +108,11 @@ class _Writer:
         op = self._op(name, "Const")
         self._add_output(op, tensor)
         value = op.attr["value"].t
-        fill_desc(value.desc, tensor.desc)
-        value.desc.weight_size = tensor.desc.payload_bytes
+        fill_desc(value.desc, desc)
+        value.desc.weight_size = desc.payload_bytes
         if place is None:
             assert tensor.const is not None
-            value.data = pack(tensor.const, tensor.desc).tobytes()
+            value.data = pack(tensor.const, desc).tobytes()
         else:
             value.desc.data_offset = place
 
@@ -119,7 +122,7 @@ class _Writer:
             op.input.append("" if tensor is None else self.ports[id(tensor)])
             desc = op.input_desc.add()
             if tensor is not None:
-                fill_desc(desc, tensor.desc)
+                fill_desc(desc, self.descs.get(id(tensor), tensor.desc))
         op.input.extend(f"{before.name}:-1" for before in node.control_inputs)
         for tensor in node.outputs:
             self._add_output(op, tensor)
@@ -151,7 +154,7 @@ class _Writer:
 
     def _add_output(self, op: Any, tensor: Tensor) -> None:
         self.ports[id(tensor)] = f"{op.name}:{len(op.output_desc)}"
-        fill_desc(op.output_desc.add(name=tensor.name), tensor.desc)
+        fill_desc(op.output_desc.add(name=tensor.name), self.descs.get(id(tensor), tensor.desc))
 
 
 class _Reader:

@@ -17,14 +17,15 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.error import ContractError, ModelError
 from metadef.format import Format, TensorDesc
-from metadef.kernel import Buffer, CubeTile, Engine, FusedOp, Kernel, Tile, VectorTile
+from metadef.kernel import Buffer, CubeTile, Engine, FusedOp, Kernel, Tile, VectorTile, WinogradTile
 from metadef.program import Binding, Operand, Program, Region, Span, Task
 
 FORMAT_VERSION = 1
 
 _TASK_LISTS = ("origins", "waits", "records", "successors")
 _PROGRAM_FIELDS = tuple(item.name for item in fields(Program) if item.name not in ("tasks", "inputs", "outputs"))
-_TILES: dict[str, type[CubeTile] | type[VectorTile]] = {"cube": CubeTile, "vector": VectorTile}
+_TILES: dict[str, Any] = {"cube": CubeTile, "vector": VectorTile, "winograd": WinogradTile}
+_PHASES = ("input", "product", "output")
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
@@ -150,6 +151,9 @@ def tile_text(tile: Tile | None) -> str:
     """A tile in a few words, such as ``m0=128 n0=256 k0=64 k1=256 split m=4 n=5``."""
     if tile is None:
         return ""
+    if isinstance(tile, WinogradTile):
+        phases = " | ".join(f"{name} {tile_text(getattr(tile, name))}" for name in _PHASES)
+        return f"band={tile.band_rows} {phases}"
     if isinstance(tile, VectorTile):
         double = " x2" if tile.double_buffer else ""
         return f"units={tile.units}x{tile.unit_elements} per_tile={tile.units_per_tile}{double}"
@@ -274,11 +278,13 @@ def _attrs_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
 def _tile_to_json(tile: Tile | None) -> dict[str, Any] | None:
     if tile is None:
         return None
-    data: dict[str, Any] = {"kind": "cube" if isinstance(tile, CubeTile) else "vector"}
+    data: dict[str, Any] = {"kind": next(name for name, kind in _TILES.items() if isinstance(tile, kind))}
     for item in fields(tile):
         value = getattr(tile, item.name)
         if item.name == "buffers":
-            data["buffers"] = [[getattr(buffer, field.name) for field in fields(Buffer)] for buffer in tile.buffers]
+            data["buffers"] = [[getattr(buffer, field.name) for field in fields(Buffer)] for buffer in value]
+        elif item.name in _PHASES:
+            data[item.name] = _tile_to_json(value)
         elif item.default is MISSING or value != item.default:
             data[item.name] = value
     return data
@@ -287,8 +293,12 @@ def _tile_to_json(tile: Tile | None) -> dict[str, Any] | None:
 def _tile_from_json(data: dict[str, Any] | None) -> Tile | None:
     if data is None:
         return None
-    rest = {name: value for name, value in data.items() if name not in ("kind", "buffers")}
-    return _TILES[data["kind"]](**rest, buffers=tuple([Buffer(*row) for row in data["buffers"]]))
+    rest = {name: value for name, value in data.items() if name != "kind"}
+    if "buffers" in rest:
+        rest["buffers"] = tuple([Buffer(*row) for row in data["buffers"]])
+    rest |= {name: _tile_from_json(rest[name]) for name in _PHASES if name in rest}
+    tile: Tile = _TILES[data["kind"]](**rest)
+    return tile
 
 
 def _operand_text(item: Operand) -> str:

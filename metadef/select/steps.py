@@ -15,7 +15,8 @@ from metadef.format import TensorDesc
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import Engine, Kernel
 from metadef.op import CostClass
-from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
+from metadef.passes.notask import JOINS
+from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
 
 Chooser = Callable[[Kernel, str, bool], tuple[Kernel, tuple[Workspace, ...]]]
 """From a kernel without a tile, its node's path (for messages), and whether its second operand is a constant, to the
@@ -29,7 +30,7 @@ def build_schedule(graph: Graph, soc: str, choose: Chooser) -> Schedule:
     builder = _Builder(graph, soc)
     for node in graph.nodes:
         if is_view(node):
-            builder.add_view(node)
+            builder.add_relation(node)
         else:
             builder.add_step(node, *_chosen(node, choose))
     builder.finish(choose)
@@ -83,20 +84,47 @@ class _Builder:
         self.roots: dict[int, int] = {}
         self.names: dict[str, int] = {}
         self.outputs = {id(tensor) for tensor in graph.outputs}
-        self.constants: dict[object, list[Tensor]] = {}
+        self.constants: dict[object, list[tuple[int, np.ndarray]]] = {}
         for tensor in graph.inputs:
             self.schedule.inputs.append(self._add(tensor, TensorKind.INPUT))
 
-    def add_view(self, node: Node) -> None:
-        """The node's result lies where its operand does."""
-        (source,) = [tensor for tensor in node.inputs if tensor is not None][:1]
-        base = self.roots[self._id(source)]
-        tensor = self._add(node.output, TensorKind.FEATURE)
-        self.roots[tensor] = base
-        self.schedule.views.append(View(tensor, base))
+    def add_relation(self, node: Node) -> None:
+        """A node without a task: its result holds its operands (a join), or its results lie in its operand."""
+        sources = [tensor for tensor in node.inputs if tensor is not None]
+        if node.op_type in JOINS:
+            self._add_group(node, sources)
+            return
+        base, offset = self.roots[self._id(sources[0])], 0
+        for result in node.outputs:
+            tensor = self._add(result, TensorKind.FEATURE)
+            self.roots[tensor] = base
+            self.schedule.views.append(View(tensor, base, offset))
+            offset += result.desc.payload_bytes
+
+    def _add_group(self, node: Node, sources: list[Tensor]) -> None:
+        """A parent and what lies in it. A member that is a parent itself becomes a view, its members move up."""
+        parent = self._add(node.output, TensorKind.FEATURE)
+        groups = {group.parent: group for group in self.schedule.groups}
+        members: list[int] = []
+        offset = 0
+        for source in sources:
+            root = self.roots[self._id(source)]
+            inner = groups.get(root)
+            if inner is None:
+                members.append(root)
+            else:
+                self.schedule.groups.remove(inner)
+                self.schedule.views.append(View(root, parent, offset))
+                self.roots.update((tensor, parent) for tensor, base in self.roots.items() if base == root)
+                members.extend(inner.members)
+            offset += source.desc.payload_bytes
+        self.schedule.groups.append(Group(parent, tuple(members)))
 
     def add_step(self, node: Node, kernel: Kernel, workspaces: tuple[Workspace, ...]) -> None:
-        reads = tuple(None if tensor is None else self._id(tensor) for tensor in node.inputs)
+        reads = tuple(
+            None if tensor is None or desc is None else self._read(tensor, desc)
+            for tensor, desc in zip(node.inputs, kernel.inputs, strict=True)
+        )
         writes = tuple(self._add(tensor, TensorKind.FEATURE) for tensor in node.outputs)
         step = len(self.schedule.steps)
         self.schedule.steps.append(
@@ -156,31 +184,41 @@ class _Builder:
             return False
         return _layout(read.desc) == _layout(node.outputs[port].desc)
 
-    def _id(self, tensor: Tensor) -> int:
-        found = self.ids.get(id(tensor))
-        return self._constant(tensor) if found is None and tensor.is_const else self.ids[id(tensor)]
+    def _read(self, tensor: Tensor, desc: TensorDesc) -> int:
+        """The operand of a kernel; a constant that the kernel stores in a layout of its own is a weight of its own."""
+        if desc == tensor.desc or not tensor.is_const:
+            return self._id(tensor)
+        return self._constant(tensor, desc)
 
-    def _constant(self, tensor: Tensor) -> int:
+    def _id(self, tensor: Tensor) -> int:
+        if id(tensor) not in self.ids and tensor.is_const:
+            self.ids[id(tensor)] = self._constant(tensor, tensor.desc)
+        return self.ids[id(tensor)]
+
+    def _constant(self, tensor: Tensor, desc: TensorDesc) -> int:
         """The weight of a constant; one that equals an earlier one in values and layout shares its weight."""
         assert tensor.const is not None
         flat = tensor.const.reshape(-1)
         sample = flat[:: max(1, flat.size // _SAMPLES)].tobytes()
-        alike = self.constants.setdefault((tensor.desc, sample), [])
-        for other in alike:
-            if other.const is tensor.const or np.array_equal(_bits(other.const), _bits(tensor.const)):
-                self.ids[id(tensor)] = self.ids[id(other)]
-                return self.ids[id(other)]
-        alike.append(tensor)
-        return self._add(tensor, TensorKind.WEIGHT)
+        alike = self.constants.setdefault((desc, sample), [])
+        for item, const in alike:
+            if const is tensor.const or np.array_equal(_bits(const), _bits(tensor.const)):
+                return item
+        item = self._new(tensor.name, desc, TensorKind.WEIGHT)
+        alike.append((item, tensor.const))
+        return item
 
     def _add(self, tensor: Tensor, kind: TensorKind) -> int:
+        item = self.ids[id(tensor)] = self._new(tensor.name, tensor.desc, kind)
+        return item
+
+    def _new(self, name: str, desc: TensorDesc, kind: TensorKind) -> int:
         item = len(self.schedule.tensors)
-        name, count = tensor.name, self.names.get(tensor.name, 0)
-        self.names[tensor.name] = count + 1
+        count = self.names.get(name, 0)
+        self.names[name] = count + 1
         if count:
             name = f"{name}#{count}"
-        self.schedule.tensors.append(ScheduleTensor(item, name, tensor.desc.payload_bytes, kind, tensor.desc))
-        self.ids[id(tensor)] = item
+        self.schedule.tensors.append(ScheduleTensor(item, name, desc.payload_bytes, kind, desc))
         self.roots[item] = item
         return item
 
