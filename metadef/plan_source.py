@@ -1,0 +1,114 @@
+"""What can be planned, told by content: ONNX models, planner cases, dumps and models of GE, offline models.
+
+First step of ``npusim plan``: a file becomes a Schedule, whichever way leads there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metadef.error import ModelError
+from metadef.schedule import Schedule
+
+if TYPE_CHECKING:
+    from metadef.compiler import CompileOptions, StageHook
+    from metadef.memory.plan import MemoryPlan
+
+_PROBE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """A schedule to plan, the capacity its file asks for (bytes; None: none), and the plan GE recorded (or None).
+
+    ``kind`` is "onnx", "case", "ge" (dump or vendor's model) or "om" (a model compiled here).
+    """
+
+    kind: str
+    schedule: Schedule
+    capacity: int | None = None
+    recorded: MemoryPlan | None = None
+
+
+def load_schedule(
+    source: str | Path, options: CompileOptions | None = None, *, on_stage: StageHook | None = None
+) -> PlanSource:
+    """The schedule of a file. ``options`` and ``on_stage`` concern models that still have to be compiled.
+
+    Raises:
+        ModelError: the file is damaged, or none of what can be planned. UsageError: a planner case with faults.
+        LabError: whatever the compiler says of an ONNX model.
+    """
+    path = Path(source)
+    head = _head(path)
+    if head is not None:
+        if _is_csv(head):
+            from metadef.memory.cases import schedule_from_csv
+
+            return PlanSource("case", schedule_from_csv(path.read_text(encoding="utf-8"), path.stem))
+        from metadef.frontend.ge import probe_form
+
+        form = probe_form(head)
+        if form == "json":
+            return _from_json(path)
+        if form == "om":
+            return _from_om(path)
+        if form or path.suffix.lower() in (".air", ".txt", ".pbtxt", ".om"):
+            return _from_ge(path)
+    from metadef.compiler import schedule_model
+
+    return PlanSource("onnx", schedule_model(source, options, on_stage=on_stage).schedule)
+
+
+def _head(path: Path) -> bytes | None:
+    """The first bytes; None for a file that cannot be read (the front end of models says why)."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_PROBE_BYTES)
+    except OSError:
+        return None
+
+
+def _is_csv(head: bytes) -> bool:
+    columns = [item.strip() for item in head.partition(b"\n")[0].split(b",")]
+    return b"lower" in columns and b"upper" in columns
+
+
+def _from_json(path: Path) -> PlanSource:
+    from metadef.frontend.ge_read import file_bytes, json_object
+    from metadef.memory.cases import case_from_json
+
+    fields = json_object(file_bytes(path), path)
+    if "graph" in fields:
+        return _from_ge(path)
+    if "tensors" not in fields:
+        raise ModelError(
+            f"'{path}' is nothing that can be planned",
+            expected="a planner case (a list 'tensors') or a model of GE (a list 'graph')",
+            got="keys " + ", ".join(list(fields)[:8]),
+        )
+    case = case_from_json(fields, path.stem)
+    return PlanSource("case", case.schedule, case.capacity)
+
+
+def _from_om(path: Path) -> PlanSource:
+    """Our own offline models are selected anew from their graph; of a vendor's the graph alone can be read."""
+    from metadef.om import open_om
+
+    if not open_om(path).header.is_ours:
+        return _from_ge(path)
+    from metadef.model import load_om
+    from metadef.select import select
+    from metadef.target import load_target
+
+    model = load_om(path, verify_weights=False)
+    return PlanSource("om", select(model.graph, load_target(model.soc)))
+
+
+def _from_ge(path: Path) -> PlanSource:
+    from metadef.frontend.ge import load_ge, recorded_plan
+
+    found = load_ge(path)
+    return PlanSource("ge", found.schedule, recorded=recorded_plan(found))
