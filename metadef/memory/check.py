@@ -57,6 +57,7 @@ class _Runner:
     schedule: Schedule
     plan: MemoryPlan
     problems: dict[str, Problem] = field(default_factory=dict)
+    world: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors = {tensor.id: tensor for tensor in self.schedule.tensors}
@@ -66,17 +67,24 @@ class _Runner:
         self.family = _families(self.schedule)
         self.allowed = {(pair.step, pair.read, pair.write) for pair in self.schedule.inplace}
         self.races = _unordered_pairs(self.schedule.steps)
+        written = {t for step in self.schedule.steps for t in step.writes}
+        written |= {view.base for view in self.schedule.views if view.tensor in written}
+        groups = [group for group in self.schedule.groups if group.parent >= 0 and group.parent not in written]
+        self.written_through = {group.parent: group.members for group in groups}
         self.outputs = {t for t, tensor in self.tensors.items() if tensor.kind == TensorKind.OUTPUT} | {
             *self.schedule.outputs
         }
 
     def run(self, world: Mapping[str, str]) -> None:
         """One execution in which the conditions of ``world`` take its sides; other branches do not run."""
+        self.world = world
         spaces: dict[str, ByteMap] = {}
         last_touch: dict[str, list[tuple[int, _Touch]]] = {}
         for tensor in self._there_from_start(world):
             self._claim(spaces, tensor)
-        for step in _unrolled([step for step in self.schedule.steps if _agrees(step.branch, world)]):
+        for step in _unrolled(self.schedule.steps):
+            if not _agrees(step.branch, world):
+                continue
             touches = self._touches(step, world)
             for touch in touches:
                 if not touch.writes:
@@ -147,6 +155,13 @@ class _Runner:
         return [touch for touch in touches if touch.low < touch.high]
 
     def _check_value(self, spaces: dict[str, ByteMap], touch: _Touch, when: str) -> None:
+        for part in self.written_through.get(touch.owner, ()):
+            row = self.rows[part]
+            low, high = row.offset, row.offset + self.sizes[part]
+            if self._exists(part, self.world):
+                self._check_value(spaces, _Touch(part, touch.name, touch.space, low, high, False), when)
+        if touch.owner in self.written_through:
+            return
         family = self.family[touch.owner]
         for owner in spaces.setdefault(touch.space, ByteMap()).owners(touch.low, touch.high):
             if owner in family:

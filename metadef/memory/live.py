@@ -268,7 +268,7 @@ def _fix_borders(schedule: Schedule, tensor: ScheduleTensor, span: Span, end: in
     if is_output(schedule, tensor) or tensor.no_reuse:
         span.last = end
     if tensor.no_reuse:
-        span.mask = -1
+        span.mask, span.labels = -1, ()
 
 
 def _extend_group(group: Group, base: dict[int, int], spans: dict[int, Span], own: dict[int, Span]) -> None:

@@ -96,7 +96,7 @@ def _row_problems(schedule: Schedule, tensor: ScheduleTensor, row: PlanRow, plan
     if row.pool != tensor.pool:
         yield _fault("row lies in another memory pool", tensor.name, tensor.pool, row.pool)
     size = _region_bytes(plan, row)
-    if row.offset < 0 or row.offset + need > size:
+    if row.offset < 0 or (need and row.offset + need > size):
         yield _fault(
             f"row leaves its region {row.region}", tensor.name, f"[0, {size})", f"[{row.offset}, {row.offset + need})"
         )
@@ -157,7 +157,7 @@ def _group_problems(schedule: Schedule, group: Group, rows: dict[int, PlanRow]) 
 def _workspace_problems(schedule: Schedule, row: PlanRow, plan: MemoryPlan) -> Iterator[Problem]:
     scratch = schedule.steps[row.step].workspaces[row.workspace]
     size = _region_bytes(plan, row)
-    if row.region != "arena" or row.offset < 0 or row.offset + scratch.bytes > size:
+    if row.region != "arena" or row.offset < 0 or (scratch.bytes and row.offset + scratch.bytes > size):
         yield _fault(
             "workspace leaves the arena", row.name, f"[0, {size})", f"[{row.offset}, {row.offset + scratch.bytes})"
         )
@@ -203,7 +203,7 @@ def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
         related.setdefault(other, {other}).add(one)
     rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
     for tensor in schedule.tensors:
-        if not tensor.no_reuse:
+        if not tensor.no_reuse or not rows[tensor.id].slot_bytes:
             continue
         mine, kin, frontier = rows[tensor.id], {tensor.id}, [tensor.id]
         while frontier:
