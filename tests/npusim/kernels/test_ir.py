@@ -19,21 +19,20 @@ TARGETS = [
     ("aarch64-unknown-linux-gnu", "generic", ""),
 ]
 AWKWARD = [
-    "map:f16,f32:f16:mul(exp(x0),erf(x1))",
+    "map:f16,f32:f16:mul(floor(x0),x1)",
+    "map:f32:u8:x0",
+    "tile:f16:1:1x6:3:12",
+    "pool:f16:16:avg",
+]
+MORE = [
     "map:f32,f32:f32:fmod(x0,x1)",
     "map:i64,i64:i64:mod(x0,x1)",
-    "map:f32:i64:x0",
-    "map:f32:u8:round(x0)",
+    "map:f32:i64:round(x0)",
     "map:f32,f32:f16:pow(x0,x1)",
-    "tile:f16:1:1x6:16:64",
     "tile:f16:2:1x14:16:64",
     "tile:f32:1:1x6:0:64",
-    "conv:f16:f16:dense",
     "conv:f16:f16:lanes",
-    "matmul:f16:f16",
     "reduce:f16:f16:l2:along",
-    "layernorm:f16:f16:f16:layer",
-    "transdata:f32:f16:16:to",
 ]
 
 
@@ -71,7 +70,7 @@ def test_kernels_call_nothing_outside(target: tuple[str, str, str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=[f"{t[0].split('-')[0]}-{t[1]}" for t in TARGETS])
 def test_common_kernels_call_nothing_outside(target: tuple[str, str, str]) -> None:
-    calls_nothing([n for n in common_kernels() if not n.startswith("exec:")], target)
+    calls_nothing([*MORE, *(n for n in common_kernels() if not n.startswith("exec:"))], target)
 
 
 def calls_nothing(names: list[str], target: tuple[str, str, str]) -> None:
