@@ -1,8 +1,9 @@
 """Elementary functions on fp32 vectors, written in plain arithmetic so that kernels call nothing.
 
 Largest errors against the exact result, in units in the last place, as tests/npusim/kernels/test_vmath.py measures them
-over the whole range: exp 1.1, log 0.8, sigmoid 2.5, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu 6.5
-(8 without fused multiply-add) above -1, growing with x**2 in its negative tail. NaN, infinities and subnormal results follow IEEE.
+over the whole range: exp 1.1, log 0.8, sigmoid 2.5, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
+6.5 (8 without fused multiply-add) above -1, growing with x**2 in its negative tail. NaN, infinities and subnormal
+results follow IEEE.
 Polynomials: exp and log by their series; tanh, erf and erfc by a weighted least-squares fit at Chebyshev points.
 """
 
