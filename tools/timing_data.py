@@ -1,0 +1,127 @@
+"""Published measurements read and matched with targets: what the sets of ``timing_sets`` are made of."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from metadef.cost.run import run_kernel
+from metadef.cost.streams import MemoryState
+from metadef.dtype import DType
+from metadef.error import LabError
+from metadef.format import Format, TensorDesc
+from metadef.kernel import Kernel
+from metadef.target import Target, load_target
+from npusim.timing.l2 import L2
+
+CHIPS = {
+    "910B1": "Ascend910B1", "910B3": "Ascend910B3", "910B1=910B3": "Ascend910B1", "910B_A2_24c": "Ascend910B1",
+    "A3_24c": "Ascend910B1", "910B_A2": "Ascend910B2", "910B2": "Ascend910B2", "910B4": "Ascend910B4",
+    "910B_20c": "Ascend910B3",
+    "310P3": "Ascend310P3",
+    "910_gen1_30core": "Ascend910B-30core",
+}  # fmt: skip
+"""Names in the data and the target that stands for them. An A3 die and an unnamed A2 part count as their A2 twins."""
+
+MEASURED_MHZ = {"Ascend910B4": 1650}
+"""Clocks of the measured boards where they are not those of the platform file (from cycles divided by time)."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One measurement. ``measured`` and ``predicted`` share a unit (microseconds or cycles)."""
+
+    id: str
+    what: str
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A set: pairs, and how many rows of the chips concerned the data has."""
+
+    pairs: list[Pair]
+    total: int
+
+
+@cache
+def chip(name: str) -> Target | None:
+    """The target that stands for a chip of the data, at the clock it was measured at, or None."""
+    soc = CHIPS.get(name)
+    if soc is None:
+        return None
+    if soc not in MEASURED_MHZ:
+        return load_target(soc)
+    clock = f"{{value: {MEASURED_MHZ[soc]}, source: cycles divided by time, sure: measured}}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chip.yaml"
+        path.write_text(f"inherits: {soc}\nsoc: {soc}\ncores:\n  clock_mhz: {clock}\n", encoding="utf-8")
+        return load_target(str(path))
+
+
+def rows_of(data: Path, name: str) -> list[dict[str, str]]:
+    with (data / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def collect(rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str], Target], Pair | None]) -> Sample:
+    """Pairs of all rows whose chip has a target; rows that cannot be expressed lower the coverage."""
+    pairs, total = [], 0
+    for row in rows:
+        target = chip(row["soc"])
+        if target is None:
+            continue
+        total += 1
+        try:
+            pair = predict(row, target)
+        except LabError:
+            pair = None
+        if pair is not None:
+            pairs.append(pair)
+    return Sample(pairs, total)
+
+
+def make_desc(shape: Iterable[int], dtype: DType, fmt: Format = Format.ND, c0: int = 0) -> TensorDesc:
+    return TensorDesc(tuple(shape), dtype, Format.NCHW if c0 else Format.ND, fmt, c0)
+
+
+def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
+    """A kernel on its own: operands cold or warm, results staying in L2 as far as it holds them.
+
+    The second operand of a product or convolution in a network is a parameter, read once a step: always cold.
+    """
+    cache = L2(int(target.value("memory.l2_bytes")))
+    spans, place = [], 0
+    for desc in (*kernel.inputs, *kernel.outputs):
+        size = 0 if desc is None else desc.payload_bytes
+        spans.append((place, size))
+        place += size + 512
+    reads, writes = spans[: len(kernel.inputs)], spans[len(kernel.inputs) :]
+    for _ in range(1 if cold else 2):
+        access = cache.touch(reads, writes)
+    share = tuple(1 - hit / max(size, 1) for hit, (_, size) in zip(access.hits, reads))
+    if kernel.op_type in ("Conv2D", "MatMulV2") and len(share) > 1:
+        share = (share[0], 1.0)
+    stored = sum(size for _, size in writes)
+    return MemoryState(share, access.written_back / max(stored, 1))
+
+
+def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool) -> float:
+    run = run_kernel(kernel, target, memory_of(kernel, target, cold=cold), protocol=protocol)
+    return run.cycles / target.clock_mhz
+
+
+DTYPES = {
+    "float16": DType.FLOAT16, "bfloat16": DType.BF16, "float32": DType.FLOAT, "int8": DType.INT8,
+    "FLOAT16": DType.FLOAT16, "DT_BF16": DType.BF16, "FLOAT": DType.FLOAT, "INT32": DType.INT32, "INT64": DType.INT64,
+    "BOOL": DType.BOOL, "INT8": DType.INT8, "int32": DType.INT32,
+}  # fmt: skip
+
+
+def parse_shapes(text: str) -> list[tuple[int, ...]]:
+    return [tuple(int(size) for size in part.split(",") if size) for part in text.split(";")]

@@ -1,0 +1,126 @@
+"""Vector operators with published times: profiles of networks, loops, benchmark suites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from metadef.dtype import DType
+from metadef.format import Format, TensorDesc
+from metadef.kernel import Engine, Kernel
+from metadef.op import CostClass, find_op
+from metadef.select.vector import choose_vector_kernel
+from metadef.target import Target
+from timing_data import DTYPES, Pair, Sample, collect, kernel_us, parse_shapes, rows_of
+
+_ALIASES = {
+    "Log": "Log", "ReduceSum": "ReduceSumD", "BroadcastTo": "BroadcastToD", "mish": "Mish", "sigmoid": "Sigmoid",
+    "exp": "Exp", "gelu": "Gelu", "maximum": "Maximum", "softmax": "SoftmaxV2", "rms_norm": "RmsNorm",
+    "19_ReLU": "Relu", "20_LeakyReLU": "LeakyRelu", "22_Tanh": "Tanh", "23_Softmax": "SoftmaxV2",
+    "24_LogSoftmax": "LogSoftmaxV2", "28_HardSigmoid": "HardSigmoid", "29_Softplus": "Softplus", "31_ELU": "Elu",
+    "30_Softsign": "Softsign", "21_Sigmoid": "Sigmoid", "26_GELU_": "Gelu", "40_LayerNorm": "LayerNorm",
+}  # fmt: skip
+
+
+def vector_kernel(
+    op_type: str, inputs: list[TensorDesc], outputs: list[TensorDesc], target: Target, block_dim: int | None
+) -> Kernel | None:
+    """A vector operator with the compiler's own tile; ``block_dim`` overrides the number of cores."""
+    name = _ALIASES.get(op_type, op_type)
+    opdef = find_op(name)
+    if opdef is None or opdef.cost in (CostClass.CONV, CostClass.MATMUL, CostClass.VIEW, CostClass.GATHER):
+        return None
+    attrs: dict[str, object] = {}
+    rank = len(inputs[0].origin_shape)
+    if name == "Cast":
+        attrs["dst_type"] = outputs[0].dtype
+    elif name == "TransData":
+        attrs = {"src_format": inputs[0].format.name, "dst_format": outputs[0].format.name, "groups": 1}
+    elif name in ("SoftmaxV2", "LogSoftmaxV2"):
+        attrs["axes"] = (-1,)
+    elif name == "ReduceSumD":
+        kept = outputs[0].origin_shape
+        spare = [size for size in kept if size != 1]
+        attrs["axes"] = tuple(axis for axis, size in enumerate(inputs[0].origin_shape) if size not in spare)
+        attrs["keep_dims"] = len(kept) == rank
+    elif name == "LayerNorm":
+        attrs = {"begin_norm_axis": 1, "epsilon": 1e-5}
+        size = inputs[0].dtype
+        inputs = [inputs[0], *(TensorDesc(inputs[0].origin_shape[1:], size) for _ in range(2))]
+    elif name == "RmsNorm":
+        attrs["epsilon"] = 1e-6
+        inputs = [inputs[0], TensorDesc(inputs[0].origin_shape[-1:], inputs[0].dtype)]
+        outputs = outputs[:1]
+    elif opdef.cost is not CostClass.ELEMENTWISE:
+        return None
+    kernel = choose_vector_kernel(Kernel(name, Engine.VECTOR, tuple(inputs), tuple(outputs), attrs), target)
+    return replace(kernel, block_dim=block_dim) if block_dim else kernel
+
+
+def stored_desc(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) -> TensorDesc:
+    """A descriptor from a storage shape as a profiler prints it (``NC1HWC0:1`` names a sub-format)."""
+    fmt = fmt.partition(":")[0]
+    if fmt == "NC1HWC0":
+        n, c1, h, w, c0 = shape
+        return TensorDesc((n, c1 * c0, h, w), dtype, Format.NCHW, Format.NC1HWC0, c0)
+    if fmt == "FRACTAL_Z":
+        depth, n1, rows, c0 = shape
+        return TensorDesc((n1 * rows, depth * c0, 1, 1), dtype, Format.NCHW, Format.FRACTAL_Z, c0)
+    if fmt == "FRACTAL_NZ":
+        n1, m1, rows, c0 = shape[-4:]
+        return TensorDesc((*shape[:-4], m1 * rows, n1 * c0), dtype, Format.ND, Format.FRACTAL_NZ, c0)
+    tag = Format.NCHW if len(shape) == 4 else Format.ND
+    return TensorDesc(shape, dtype, tag, tag)
+
+
+def profiled_vectors(keep: Callable[[dict[str, str]], bool], form: str, *, cold: bool) -> Callable[[Path], Sample]:
+    def build(data: Path) -> Sample:
+        def predict(row: dict[str, str], target: Target) -> Pair | None:
+            types = row["input_dtypes"].split(";"), row["output_dtypes"].split(";")
+            if any(name not in DTYPES for part in types for name in part if name) or not row["output_shapes"]:
+                return None
+            formats = row["input_formats"].split(";"), row["output_formats"].split(";")
+            shapes = parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"])
+            sides = [
+                [stored_desc(shape, DTYPES[dtype], fmt, target) for shape, dtype, fmt in zip(*parts)]
+                for parts in zip(shapes, types, formats)
+            ]
+            count = 1 if row["op_type"] in ("ReduceSum", "BroadcastTo", "Transpose") else len(sides[0])
+            cores = int(float(row["block_dim"])) if row["block_dim"] else None
+            kernel = vector_kernel(row["op_type"], sides[0][:count], sides[1], target, cores)
+            if kernel is None:
+                return None
+            # Flat megabytes are parameters, gradients and moments of an optimiser: touched once a step.
+            flat = len(shapes[0][0]) == 1 and sides[0][0].payload_bytes > 1 << 20
+            what = f"{row['op_type']} {row['input_shapes']}"
+            return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, form, cold=cold or flat))
+
+        vector = [row for row in rows_of(data, "op_profiler_910b") if row["accelerator"] != "AI_CORE"]
+        return collect([row for row in vector if keep(row) and row["impl"] in ("vendor_lib", "torch", "")], predict)
+
+    return build
+
+
+def bench_vectors(data: Path) -> Sample:
+    """Vector operators of benchmark suites, one kernel each, operands cold."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        if row["op_type"] not in _ALIASES or "[" in row["input_shapes"]:
+            return None
+        dtype = DTYPES.get(row["input_dtypes"].split(";")[0])
+        if dtype is None:
+            return None
+        inputs = [TensorDesc(shape, dtype) for shape in parse_shapes(row["input_shapes"])]
+        kernel = vector_kernel(row["op_type"], inputs, [inputs[0]], target, None)
+        if kernel is None:
+            return None
+        what = f"{row['op_type']} {row['input_shapes']} {dtype}"
+        return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, "benchmark", cold=True))
+
+    rows = [row for row in rows_of(data, "op_bench_cases") if row["composite"] != "1" and row["trust"] != "C"]
+    return collect(rows, predict)
+
+
+def is_loop(row: dict[str, str]) -> bool:
+    return row["source"] == "bobby_microbench"
