@@ -65,6 +65,11 @@ def find_rule(domain: str, op_type: str, opset: int) -> Rule | None:
     return None
 
 
+def entries() -> dict[tuple[str, str], list[Entry]]:
+    """All rules by (domain, operator type), in the order they were entered."""
+    return {key: list(found) for key, found in _TABLE.items()}
+
+
 def known_types(domain: str = "") -> list[str]:
     """Operator types of a domain that have a rule, sorted."""
     return sorted(op_type for where, op_type in _TABLE if where == domain)

@@ -1,4 +1,4 @@
-"""Studies of a model: ``npusim align``."""
+"""Looking closer: ``npusim align | explain | ops``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metadef.error import UsageError
-from npusim.commands.options import input_options, json_option, model_options, open_model
+from npusim.commands.options import input_options, json_option, model_options, open_model, session_options
 from npusim.commands.output import NARROW, console_of, print_json, progress
 
 if TYPE_CHECKING:
@@ -113,4 +113,55 @@ def _write(study: AlignStudy, answer: dict[str, Any], folder: Path, as_json: boo
     return [str(path) for path in files]
 
 
-COMMANDS = (align,)
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@click.argument("node", required=False)
+@model_options
+@json_option
+def explain(model: str, node: str | None, as_json: bool, threads: int, **options: Any) -> None:
+    """Explain a NODE of MODEL (a source node, task or tensor): what became of it and why, where it lies, what it costs.
+
+    Without NODE: a summary of the network.
+    """
+    from npusim.explain import Explainer
+    from npusim.report.explanation import print_explanation, print_network
+
+    with progress() as stage:
+        stage("compile")
+        explainer = Explainer(model, session_options(options, threads))
+    console = console_of(NARROW)
+    if node is None:
+        summary = explainer.network()
+        if as_json:
+            print_json(summary)
+        else:
+            print_network(summary, console)
+        return
+    explanation = explainer.node(node)
+    if as_json:
+        print_json(explanation.as_json())
+    else:
+        print_explanation(explanation, console)
+
+
+@click.command()
+@click.argument("op_type", metavar="[TYPE]", required=False)
+@json_option
+def ops(op_type: str | None, as_json: bool) -> None:
+    """What can run: Ascend operators with their ports, types and formats, and the ONNX types that map to them.
+
+    With TYPE: the declaration of one Ascend operator, or the rules of one ONNX type.
+    """
+    from npusim.coverage import coverage, one_type
+    from npusim.report.coverage import print_coverage, print_type
+
+    table = coverage() if op_type is None else one_type(op_type)
+    if as_json:
+        print_json(table)
+    elif op_type is None:
+        print_coverage(table, console_of(NARROW))
+    else:
+        print_type(table, console_of(NARROW))
+
+
+COMMANDS = (align, explain, ops)

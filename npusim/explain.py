@@ -1,0 +1,323 @@
+"""Why is this node the way it is: from the source model through every pass to its task, address, cycles and advice.
+
+A :class:`History` listens to the compiler and keeps, for every source node, each form it took. :func:`explain_node`
+joins that with the pass report, the memory plan and the profile; :func:`explain_network` sums up the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metadef.error import UsageError, suggest
+from metadef.graph import Graph, Node
+from metadef.kernel import phases_of
+from metadef.program import Operand, Task
+from metadef.text import fused_types
+from npusim.advice import advise, judge
+from npusim.profile import TaskProfile
+from npusim.session import InferenceSession, SessionOptions
+
+
+class History:
+    """Every form that every source node took; pass it to a session as ``on_stage``."""
+
+    def __init__(self) -> None:
+        self.forms: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        self.names: dict[str, set[str]] = {}
+        self.views: dict[str, str] = {}
+
+    def __call__(self, stage: str, value: Any) -> None:
+        if not isinstance(value, Graph):
+            return
+        present: dict[str, list[str]] = {}
+        for node in value.nodes:
+            for origin in node.origins or (node.name,):
+                present.setdefault(origin, []).append(_form(node))
+                self.names.setdefault(origin, set()).add(node.name)
+        for origin in {**self.forms, **present}:
+            form = tuple(present.get(origin, ()))
+            past = self.forms.setdefault(origin, [])
+            if not past or past[-1][1] != form:
+                past.append((stage, form))
+
+    def of(self, origin: str) -> list[str]:
+        """Lines ``stage: form`` of one source node; a form that vanished says so."""
+        return [f"{stage}: {' ; '.join(form) or 'removed'}" for stage, form in self.forms.get(origin, ())]
+
+
+def _form(node: Node) -> str:
+    """A node in one line: name, type, epilogue, results, engine."""
+    fused = f" + {fused_types(node.fused)}" if node.fused else ""
+    results = ", ".join(str(tensor.desc) for tensor in node.outputs)
+    engine = f" on {node.engine.value}" if node.engine is not None else ""
+    return f"{node.name} = {node.op_type}{fused} -> {results}{engine}"
+
+
+@dataclass(frozen=True)
+class OperandFacts:
+    """Where an operand lies and why. ``life`` is its first and last task; ``shares`` what it shares memory with."""
+
+    port: str
+    name: str
+    desc: str
+    region: str
+    address: int
+    residue: int
+    payload_bytes: int
+    slot_bytes: int = 0
+    life: tuple[int, int] | None = None
+    shares: str = ""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """All that is known of one task."""
+
+    task: int
+    name: str
+    op_type: str
+    epilogue: str
+    origins: tuple[str, ...]
+    engine: str
+    engine_reason: str
+    algorithm: str
+    kernel_reason: str
+    tile: str
+    block_dim: int
+    operands: tuple[OperandFacts, ...]
+    workspace_bytes: int
+    cycles: int
+    us: float
+    share: float
+    causes: dict[str, int]
+    pipes: dict[str, int]
+    traffic: dict[str, int]
+    bound_by: str
+    limits: dict[str, int] = field(default_factory=dict)
+    verdict: str = ""
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One source node (or a task that the compiler added)."""
+
+    node: str
+    history: tuple[str, ...]
+    notes: tuple[str, ...]
+    refusals: tuple[str, ...]
+    tasks: tuple[TaskFacts, ...]
+    view: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``--json``."""
+        return asdict(self)
+
+
+class Explainer:
+    """A compiled model that answers questions; compile once, ask often.
+
+    Raises:
+        UsageError: the source is a compiled model, which knows no compilation.
+    """
+
+    def __init__(self, source: str | Path | bytes | Any, options: SessionOptions | None = None) -> None:
+        self.history = History()
+        self.session = InferenceSession(source, options, on_stage=self.history)
+        self.made = self.session.compilation
+        self.rows = {row.task: row for row in self.session.profile.data.tasks}
+
+    def node(self, name: str) -> Explanation:
+        """Explain a source node, a task, or the task that makes a tensor, by name.
+
+        Raises:
+            UsageError: nothing has that name, with near misses.
+        """
+        origin, tasks = self._find(name)
+        names = {origin, *self.history.names.get(origin, ()), *(task.name for task in tasks)}
+        notes, refusals = [], []
+        for record in self.made.report.passes:
+            notes += [f"{record.name}: {text}" for node, text in record.notes.items() if node in names]
+            refusals += [f"{record.name}: {item.reason}" for item in record.refusals if item.node in names]
+        view = "" if tasks else self._view(origin)
+        facts = tuple(self._facts(task) for task in tasks)
+        return Explanation(origin, tuple(self.history.of(origin)), tuple(notes), tuple(refusals), facts, view)
+
+    def network(self) -> dict[str, Any]:
+        """The whole network in plain values: passes, refusals, format changes, host tasks, where the time goes."""
+        program, profile, report = self.session.program, self.session.profile.data, self.made.report
+        notes = report.notes()
+        causes: Counter[str] = Counter()
+        for row in profile.tasks:
+            causes.update(row.causes)
+        refused = Counter((name, refusal.reason) for name, refusal in report.refusals())
+        first = {(name, refusal.reason): refusal.node for name, refusal in reversed(report.refusals())}
+        return {
+            "model": self.session.model.name,
+            "soc": program.soc,
+            "precision": program.precision,
+            "source_nodes": len(self._origins()),
+            "tasks": len(program.tasks),
+            "cycles": profile.cycles,
+            "us": round(profile.us, 3),
+            "causes": dict(causes.most_common()),
+            "assumed": list(self.made.graph.notes),
+            "passes": [
+                {"name": item.name, "reason": item.reason, "effects": item.effect_times, "refused": len(item.refusals),
+                 "nodes_before": item.nodes_before, "nodes_after": item.nodes_after}
+                for item in report.passes if item.changed or item.effect_times or item.refusals
+            ],
+            "refusals": [
+                {"pass": key[0], "reason": key[1], "count": count, "first": first[key]}
+                for key, count in refused.most_common()
+            ],
+            "format_changes": [
+                {"task": task.id, "name": task.name, "cycles": self.rows[task.id].cycles,
+                 "reason": "; ".join(notes.get(task.name, [])) or "in the model"}
+                for task in program.tasks if task.kernel.op_type == "TransData"
+            ],
+            "host_tasks": [
+                {"task": task.id, "name": task.name, "op_type": task.kernel.op_type, "reason": task.kernel.reason}
+                for task in program.tasks if not task.on_device
+            ],
+            "longest": [
+                {"task": row.task, "name": row.name, "op_type": row.op_type, "cycles": row.cycles,
+                 "share": row.cycles / max(profile.cycles, 1), "bound_by": row.bound_by}
+                for row in sorted(profile.tasks, key=lambda row: -row.cycles)[:8]
+            ],
+        }  # fmt: skip
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _origins(self) -> set[str]:
+        """Names of the source model's nodes: those that were there when the file had been read."""
+        return {origin for origin, forms in self.history.forms.items() if forms[0][0] in ("parse", "legalize")}
+
+    def _find(self, name: str) -> tuple[str, list[Task]]:
+        tasks = self.session.program.tasks
+        by_name = [task for task in tasks if task.name == name]
+        by_result = [task for task in tasks if any(item.name == name for item in task.outputs)]
+        for origin in (name, *self._producers(name)):
+            by_origin = [task for task in tasks if origin in task.origins]
+            if by_origin or origin in self.history.forms:
+                return origin, by_origin or [task for task in tasks if task.name == origin]
+        if by_name or by_result:
+            found = by_name or by_result
+            return found[0].name, found
+        known = [*self.history.forms, *(task.name for task in tasks)]
+        raise UsageError(f"there is no node or task '{name}'", hint=suggest(name, dict.fromkeys(known)))
+
+    def _producers(self, tensor: str) -> list[str]:
+        """Source nodes behind a tensor of the final graph."""
+        for node in self.made.graph.nodes:
+            if any(item.name == tensor for item in node.outputs):
+                return list(node.origins[-1:] or (node.name,))
+        return []
+
+    def _view(self, origin: str) -> str:
+        nodes = [node for node in self.made.graph.nodes if origin in (*node.origins, node.name)]
+        if nodes:
+            return f"'{nodes[0].name}' ({nodes[0].op_type}) is a view: its result lies where its operand does, no task"
+        return "nothing of it is left in the compiled network: see its history"
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    def _facts(self, task: Task) -> TaskFacts:
+        kernel, row, profile = task.kernel, self.rows[task.id], self.session.profile.data
+        limits: dict[str, int] = {}
+        verdict = "runs on the host at a fixed cost: its rate is not modelled"
+        advice: list[str] = []
+        if task.on_device:
+            judgement = judge(task, row, self.session.target)
+            limits, verdict = judgement.limits, judgement.verdict
+            advice = advise(task, row, self.session.target)
+        return TaskFacts(
+            task=task.id,
+            name=task.name,
+            op_type=kernel.op_type,
+            epilogue=fused_types(kernel.fused),
+            origins=task.origins,
+            engine=kernel.engine.value,
+            engine_reason=self._engine_reason(task),
+            algorithm=kernel.algorithm,
+            kernel_reason=kernel.reason,
+            tile=_tile_text(task),
+            block_dim=kernel.block_dim,
+            operands=tuple(self._operands(task)),
+            workspace_bytes=sum(span.bytes for span in task.workspaces),
+            cycles=row.cycles,
+            us=round(profile.to_us(row.cycles), 3),
+            share=row.cycles / max(profile.cycles, 1),
+            causes=_sorted(row.causes),
+            pipes=_sorted(row.pipes),
+            traffic=_traffic(row),
+            bound_by=row.bound_by,
+            limits=limits,
+            verdict=verdict,
+            advice=tuple(advice),
+        )
+
+    def _engine_reason(self, task: Task) -> str:
+        for node in self.made.graph.nodes:
+            if node.name == task.name:
+                return node.engine_reason
+        return ""
+
+    def _operands(self, task: Task) -> Iterable[OperandFacts]:
+        for slot, item in enumerate(task.inputs):
+            if item is not None:
+                yield self._operand(f"input {slot}", item)
+        for slot, item in enumerate(task.outputs):
+            yield self._operand(f"output {slot}", item)
+
+    def _operand(self, port: str, item: Operand) -> OperandFacts:
+        plan = self.made.plan
+        rows = {row.name: row for row in plan.rows if row.tensor >= 0}
+        row, names = rows.get(item.name), {row.tensor: row.name for row in plan.rows}
+        shares = f"{row.alias_kind} of '{names.get(row.alias_of, '?')}'" if row and row.alias_of >= 0 else ""
+        return OperandFacts(
+            port,
+            item.name,
+            str(item.desc),
+            item.region.value,
+            item.address,
+            item.address % 512,
+            item.payload_bytes,
+            row.slot_bytes if row else 0,
+            (row.first, row.last) if row else None,
+            shares or (row.no_reuse if row else ""),
+        )
+
+
+def _tile_text(task: Task) -> str:
+    """Per phase of the kernel, the tile's fields without its buffers, then the buffers' places."""
+    texts = []
+    for tile in phases_of(task.kernel.tile):
+        fields = ", ".join(
+            f"{name}={value}" for name, value in vars(tile).items() if name != "buffers" and value not in ("", False)
+        )
+        places = [
+            f"{item.name}@{item.memory}+{item.offset_bytes} {item.size_bytes} B"
+            + f" x{item.copies}" * (item.copies > 1)
+            for item in tile.buffers
+        ]
+        texts.append("; ".join(part for part in (fields, ", ".join(places)) if part))
+    return " | ".join(texts)
+
+
+def _traffic(row: TaskProfile) -> dict[str, int]:
+    return {
+        **row.bytes,
+        "HBM read": row.hbm_read_bytes,
+        "HBM write": row.hbm_write_bytes,
+        "L2 hit": row.l2_hit_bytes,
+        "requests": row.requests,
+    }
+
+
+def _sorted(parts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(parts.items(), key=lambda item: -item[1]))
