@@ -23,6 +23,7 @@ from metadef.passes.graph_fusion import (
     SplitBatchNorm,
 )
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
+from metadef.passes.notask import ConcatNotaskPass, SplitNotaskPass
 from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinLayerNorm
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
@@ -111,6 +112,9 @@ PIPELINE: tuple[Pass, ...] = (
         FuseActivation(("BatchMatMulV2",), VECTOR_ACTIVATIONS),
     ),
     _epilogue("TbeEltwiseFusionPass", "element-wise operators in a row", FuseElementwise()),
+    # No task where bytes need not move.
+    SplitNotaskPass("SplitNotaskPass", "results of a split are read where they lie (our own pass)"),
+    ConcatNotaskPass("ConcatNotaskPass", "operands of a concatenation are made at their places"),
 )
 
 

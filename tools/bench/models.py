@@ -58,9 +58,7 @@ def measure(model: ZooModel, soc: str, quick: bool) -> dict[str, Any]:
     wanted = [reference.run(None, dict(feeds)) for feeds in model.feeds]
     layers = compare_layers(session, model.feeds[0], {})
     row |= {"fp16_layer_rel_l2": layers[0].rel_l2, "fp16_worst_task": f"{layers[0].op_type} {layers[0].name}"}
-    ours = [
-        difference(a, b) for feeds, want in zip(model.feeds, wanted) for a, b in zip(session.run(None, feeds), want)
-    ]
+    ours = _differences(session, model, wanted)
     row |= {
         "fp16_rel_l2": max(item.rel_l2 for item in ours),
         "cosine": min(item.cosine for item in ours),
@@ -268,10 +266,8 @@ def main() -> int:
     rows = []
     for name in options.only or NAMES:
         rows.append(_row_in_a_process(name, options))
-        if not options.json:
-            print(_table(rows[-1:]) if len(rows) == 1 else _table(rows).splitlines()[-1], flush=True)
-    if options.json:
-        print(json.dumps({"models": rows}, indent=1))
+        print(name, *rows[-1]["holds"], file=sys.stderr, flush=True)
+    print(json.dumps({"models": rows}, indent=1) if options.json else _table(rows))
     return int(any(row["holds"] for row in rows))
 
 
