@@ -15,7 +15,8 @@ from metadef.target import Target
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, parse_shapes, rows_of
 
 _ALIASES = {
-    "Log": "Log", "ReduceSum": "ReduceSumD", "BroadcastTo": "BroadcastToD", "mish": "Mish", "sigmoid": "Sigmoid",
+    "AddN": "AccumulateNV2", "ReduceSum": "ReduceSumD", "BroadcastTo": "BroadcastToD", "mish": "Mish",
+    "sigmoid": "Sigmoid",
     "exp": "Exp", "gelu": "Gelu", "maximum": "Maximum", "softmax": "SoftmaxV2", "rms_norm": "RmsNorm",
     "19_ReLU": "Relu", "20_LeakyReLU": "LeakyRelu", "22_Tanh": "Tanh", "23_Softmax": "SoftmaxV2",
     "24_LogSoftmax": "LogSoftmaxV2", "28_HardSigmoid": "HardSigmoid", "29_Softplus": "Softplus", "31_ELU": "Elu",
@@ -54,6 +55,8 @@ def vector_kernel(
         outputs = outputs[:1]
     elif opdef.cost is not CostClass.ELEMENTWISE:
         return None
+    if name in ("Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum"):
+        inputs = inputs[:2]
     kernel = choose_vector_kernel(Kernel(name, Engine.VECTOR, tuple(inputs), tuple(outputs), attrs), target)
     return replace(kernel, block_dim=block_dim) if block_dim else kernel
 
@@ -74,7 +77,11 @@ def stored_desc(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) 
     return TensorDesc(shape, dtype, tag, tag)
 
 
-def profiled_vectors(keep: Callable[[dict[str, str]], bool], form: str, *, cold: bool) -> Callable[[Path], Sample]:
+def profiled_vectors(
+    keep: Callable[[dict[str, str]], bool], form: str, *, cold: bool = False, file: str = "op_profiler_910b"
+) -> Callable[[Path], Sample]:
+    """Vector operators of a profile, with the published number of cores."""
+
     def build(data: Path) -> Sample:
         def predict(row: dict[str, str], target: Target) -> Pair | None:
             types = row["input_dtypes"].split(";"), row["output_dtypes"].split(";")
@@ -96,8 +103,7 @@ def profiled_vectors(keep: Callable[[dict[str, str]], bool], form: str, *, cold:
             what = f"{row['op_type']} {row['input_shapes']}"
             return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, form, cold=cold or flat))
 
-        vector = [row for row in rows_of(data, "op_profiler_910b") if row["accelerator"] != "AI_CORE"]
-        return collect([row for row in vector if keep(row) and row["impl"] in ("vendor_lib", "torch", "")], predict)
+        return collect([row for row in rows_of(data, file) if keep(row)], predict)
 
     return build
 
@@ -122,5 +128,16 @@ def bench_vectors(data: Path) -> Sample:
     return collect(rows, predict)
 
 
+def is_vendor_vector(row: dict[str, str]) -> bool:
+    """A vector operator by the vendor's library."""
+    return row["accelerator"] != "AI_CORE" and row["impl"] in ("vendor_lib", "torch", "")
+
+
 def is_loop(row: dict[str, str]) -> bool:
+    """A kernel launched over and over, so that code and data are warm."""
     return row["source"] == "bobby_microbench"
+
+
+def is_expressible(row: dict[str, str]) -> bool:
+    """A vector operator of the first generation's traces that has a prototype here."""
+    return row["trust"] != "C" and (row["op_type"] in _ALIASES or find_op(row["op_type"]) is not None)

@@ -7,6 +7,7 @@ and the fused operators added; layout changes and windows state the moves that t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any
@@ -22,6 +23,8 @@ from metadef.target import Target
 
 REPEAT_BYTES = 256
 MAX_REPEATS = 255
+LONG_ROW = 1024
+"""Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -91,6 +94,10 @@ class VectorView:
         Raises:
             TargetError: the instruction list names an instruction that the target lacks.
         """
+        if "shape" in kernel.attrs and kernel.op_type.startswith("Winograd"):
+            from metadef.cost.winograd_view import phase_view
+
+            return phase_view(kernel)
         opdef = get_op(kernel.op_type)
         build = {
             CostClass.SOFTMAX: _row_kernel,
@@ -111,8 +118,9 @@ class VectorView:
 
 
 def compute_width(dtype: DType, work: VectorWork) -> int:
-    """Bytes of an element inside the vector unit."""
-    return 4 if work.computes_fp32 and dtype.bytes < 4 else max(dtype.bytes, 2)
+    """Bytes of an element inside the vector unit, which has no bfloat16 arithmetic."""
+    wide = work.computes_fp32 or dtype is DType.BF16
+    return 4 if wide and dtype.bytes < 4 else max(dtype.bytes, 2)
 
 
 def _stored_elements(desc: TensorDesc) -> int:
@@ -147,7 +155,7 @@ def _flat_streams(kernel: Kernel) -> tuple[list[Stream], list[Stream]]:
 
 def _casts(kernel: Kernel, work: VectorWork) -> int:
     """Conversions around a computation in fp32: one per 16-bit full operand and result."""
-    if not work.computes_fp32:
+    if not work.computes_fp32 and not any(desc.dtype is DType.BF16 for desc in kernel.outputs):
         return 0
     full = _stored_elements(kernel.outputs[0])
     narrow = [desc for desc in kernel.inputs if desc is not None and desc.dtype.bytes == 2]
@@ -180,45 +188,61 @@ def _flat_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     units, unit_elements = _units(kernel, elements)
     names, width = _instructions(kernel, work)
     loads, stores = _flat_streams(kernel)
-    run = _repeated_run(kernel)
-    if run:
-        listed = _broadcast_work(names, width, elements, run)
-    else:
-        listed = [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
+    listed = _broadcast_work(kernel, names, width, target)
     listed += [Work(name, width, repeats=0.0, all_calls=1.0) for name in work.per_row]
     return VectorView(
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
     )
 
 
-def _repeated_run(kernel: Kernel) -> int:
-    """Elements of the innermost axes over which a small operand repeats one value; 0 if none does."""
-    result = kernel.outputs[0]
+def broadcast_run(result: TensorDesc, operands: Sequence[TensorDesc]) -> tuple[int, bool]:
+    """(elements of the innermost axes over which every operand is present throughout or repeated throughout, whether
+    one of them repeats there). Blocked layouts broadcast by whole planes: their last two axes run together."""
     if not result.is_plain:
-        return 0
-    for desc in kernel.inputs:
-        if desc is None or desc.elements in (1, result.elements):
-            continue
-        run = 1
-        for axis in range(-1, -len(result.shape) - 1, -1):
-            if len(desc.shape) >= -axis and desc.shape[axis] != 1:
-                break
-            run *= result.shape[axis]
-        if run > 1:
-            return run
-    return 0
+        return prod(result.shape[-2:]), False
+    full = result.origin_shape
+    run, kinds = 1, [""] * len(operands)
+    for axis in range(-1, -len(full) - 1, -1):
+        for position, desc in enumerate(operands):
+            size = desc.origin_shape[axis] if len(desc.origin_shape) >= -axis else 1
+            kind = "" if full[axis] == 1 else ("same" if size == full[axis] else "repeat")
+            if kind and kinds[position] and kind != kinds[position]:
+                return run, "repeat" in kinds
+            kinds[position] = kinds[position] or kind
+        run *= full[axis]
+    return run, "repeat" in kinds
 
 
-def _broadcast_work(names: list[str], width: int, elements: int, run: int) -> list[Work]:
-    """Rows of ``run`` elements against one value each: values are spread to blocks, eight a repeat, then each
-    instruction runs by row or by column of the tile."""
+def _stretches(desc: TensorDesc, result: TensorDesc) -> bool:
+    """Whether an operand is smaller than the result in another way than by missing leading axes."""
+    own = desc.shape
+    while own and own[0] == 1:
+        own = own[1:]
+    return bool(own) and own != result.shape[len(result.shape) - len(own) :]
+
+
+def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target) -> list[Work]:
+    """An element-wise list over operands that stretch: runs of equal pattern are taken by row or by column of the tile.
+
+    A value that repeats along a run is spread to a block first, eight a repeat; runs below a block are gathered one by
+    one. An operand that is the same for every tile is laid out once and costs nothing more.
+    """
+    result = kernel.outputs[0]
+    elements = _stored_elements(result)
+    odd = [desc for desc in kernel.inputs if desc is not None and _stretches(desc, result)]
+    run, repeats = broadcast_run(result, odd)
+    if not odd or run >= elements or elements == 0:
+        return [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
     rows = elements // run
+    if run * width < BLOCK_BYTES:
+        gather = Work(
+            "copy", width, repeats=rows, calls=0.0, cycles_per_repeat=target.value("vector.block_move_cycles")
+        )
+        return [gather, *(Work(name, width, bytes=elements * width) for name in names)]
     chunks = ceil(run * width / REPEAT_BYTES)
-    spread = Work("broadcast_block", width, repeats=rows / 8)
-    return [
-        spread,
-        *(Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=chunks) for name in names),
-    ]
+    spread = [Work("broadcast_block", width, repeats=rows / 8)] if repeats else []
+    by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=chunks) for name in names]
+    return spread + by_row
 
 
 def _row_shape(kernel: Kernel) -> tuple[int, int, int]:
@@ -256,7 +280,8 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     if row_bytes % BLOCK_BYTES and rows > 1:
         loads = [item if item.once else Stream(item.port, item.total_bytes, rows, row_bytes) for item in loads]
         stores = [Stream(item.port, item.total_bytes, rows, row_bytes) for item in stores]
-        listed.append(_odd_rows(target, rows, length * inner))
+        summed = get_op(kernel.op_type).cost is CostClass.REDUCE
+        listed += [] if summed else [_odd_rows(target, rows, length * inner)]
     return VectorView(
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
         flops=elements * len(work.per_repeat),
@@ -352,7 +377,13 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
         listed.append(Work("transpose", size, bytes=elements * size))
-        if size > 2:
+        plane = prod(y.origin_shape[2:])
+        odd = plane * size % BLOCK_BYTES and plane <= LONG_ROW and not target.value("alignment.padded_copy")
+        if kernel.op_type == "TransData" and odd:
+            per_block = target.value("alignment.scalar_cycles_per_element")
+            blocks = elements / FRACTAL_ROWS
+            listed.append(Work("copy", size, calls=0.0, odd_cycles=blocks * per_block))
+        elif size > 2:
             # A 32-bit block is transposed in halves that have to be put side by side, 16 elements at a time.
             per_block = target.value("vector.block_move_cycles")
             blocks = elements / FRACTAL_ROWS

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
+from metadef.cost.vector_view import broadcast_run
 from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
@@ -122,25 +123,8 @@ def _elementwise(kernel: Kernel, target: Target) -> VectorShape:
     odd = [desc for desc in kernel.inputs if desc is not None and prod(desc.shape) not in (1, total)]
     if not odd or total == 0:
         return _flat(kernel, target)
-    run = _broadcast_run(result, odd)
+    run, _ = broadcast_run(result, odd)
     return _dealt(kernel, target, total // run, run, total)
-
-
-def _broadcast_run(result: TensorDesc, operands: list[TensorDesc]) -> int:
-    """Elements of the innermost axes over which every operand is either present throughout or repeated throughout."""
-    if not result.is_plain:
-        return prod(result.shape[-2:])
-    full = result.origin_shape
-    run, kinds = 1, [""] * len(operands)
-    for axis in range(-1, -len(full) - 1, -1):
-        for position, desc in enumerate(operands):
-            size = desc.origin_shape[axis] if len(desc.origin_shape) >= -axis else 1
-            kind = "" if full[axis] == 1 else ("same" if size == full[axis] else "repeat")
-            if kind and kinds[position] and kind != kinds[position]:
-                return run
-            kinds[position] = kinds[position] or kind
-        run *= full[axis]
-    return run
 
 
 def _move(kernel: Kernel, target: Target) -> VectorShape:
