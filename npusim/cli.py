@@ -1,4 +1,4 @@
-"""The command line: ``npusim demo | run | profile | compile | plan | compare | socs``.
+"""The command line: ``npusim demo | run | profile | compile | plan | align | explain | check`` and more.
 
 Standard output carries the answer (with ``--json`` one object and nothing else), standard error carries progress, on a
 terminal only. Exit codes: 0 good, 1 a check failed or no plan fits, 2 the call, the model or the environment is at

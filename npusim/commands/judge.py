@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from npusim.commands.options import feeds_of, input_options, json_option, model_options, session_options
-from npusim.commands.output import console_of, print_json, progress
+from metadef.error import UsageError
+from npusim.commands.options import (
+    feeds_of,
+    input_options,
+    json_option,
+    model_options,
+    open_model,
+    read_feeds,
+    session_options,
+)
+from npusim.commands.output import NARROW, console_of, print_json, progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,4 +71,119 @@ def _feeds_for(model: str, inputs: tuple[str, ...], seed: int, options: SessionO
     return feeds_of(InferenceSession(model, options), inputs, seed)
 
 
-COMMANDS = (compare,)
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@model_options
+@input_options
+@click.option("--golden", required=True, type=click.Path(dir_okay=False), help="The stored golden (JSON).")
+@click.option("--update", is_flag=True, help="Write the golden in place of checking.")
+@click.option("--cosine", default=0.9999, show_default=True, help="Least cosine of an output with the golden's.")
+@click.option("--cycles", default=0.02, show_default=True, help="Relative growth of cycles allowed.")
+@click.option("--memory", default=0.0, show_default=True, help="Relative growth of arena and weights allowed.")
+@click.option("--tasks", default=0.0, show_default=True, help="Relative growth of the number of tasks allowed.")
+@json_option
+def check(
+    model: str,
+    inputs: tuple[str, ...],
+    seed: int,
+    golden: str,
+    update: bool,
+    cosine: float,
+    cycles: float,
+    memory: float,
+    tasks: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Regression gate: MODEL's outputs, cycles, memory and tasks against a stored golden."""
+    from npusim.check import Tolerance, make_golden, print_check, read_golden, write_golden
+    from npusim.check import check as compare_with
+
+    stored = None if update else read_golden(golden)
+    session, feeds = open_model(model, inputs, seed, options)
+    now = make_golden(session, feeds)
+    if stored is None:
+        path = write_golden(golden, now)
+        if as_json:
+            print_json({"golden": str(path), "updated": True})
+        else:
+            click.echo(f"wrote {path}: {len(now['outputs'])} outputs, {now['cycles']:,} cycles, {now['tasks']} tasks")
+        return
+    report = compare_with(stored, now, golden, Tolerance(cosine, cycles, memory, tasks))
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_check(report, console_of(NARROW))
+    if not report.passed:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("a", type=click.Path(dir_okay=False))
+@click.argument("b", type=click.Path(dir_okay=False), required=False)
+@model_options
+@click.option("--b-soc", help="Chip of B, where it is another than A's.")
+@click.option("--b-precision", type=click.Choice(["fp16", "origin"]), help="Precision of B.")
+@click.option("--b-disable", "b_disabled", multiple=True, metavar="PASS", help="Pass to switch off for B alone.")
+@json_option
+def diff(
+    a: str,
+    b: str | None,
+    b_soc: str | None,
+    b_precision: str | None,
+    b_disabled: tuple[str, ...],
+    as_json: bool,
+    threads: int,
+    **options: Any,
+) -> None:
+    """Two models (.onnx or .om) side by side, or A under two sets of options: tasks, cycles, bytes, memory, graph."""
+    from npusim.contrast import contrast, print_contrast
+    from npusim.session import InferenceSession
+
+    if b is None and not (b_soc or b_precision or b_disabled):
+        raise UsageError(
+            "there is nothing to compare with", expected="B, or one of --b-soc, --b-precision, --b-disable"
+        )
+    other = {
+        **options,
+        "soc": b_soc or options["soc"],
+        "precision": b_precision or options["precision"],
+        "disabled": (*options["disabled"], *b_disabled),
+    }
+    with progress() as stage:
+        stage("A")
+        left = InferenceSession(a, session_options(options, threads))
+        stage("B")
+        right = InferenceSession(b or a, session_options(other, threads))
+    found = contrast(left, right)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print_contrast(found, console_of(NARROW))
+
+
+@click.command()
+@click.argument("model", type=click.Path(dir_okay=False))
+@model_options
+@input_options
+@click.option("--limit", default=1e-2, show_default=True, help="Relative L2 that an output may be off.")
+@json_option
+def bisect(
+    model: str, inputs: tuple[str, ...], seed: int, limit: float, as_json: bool, threads: int, **options: Any
+) -> None:
+    """Find the compiler pass that costs MODEL its accuracy, by the operators' references (no device involved)."""
+    from npusim.bisect import bisect_model, print_bisection
+
+    compile_options = session_options(options, threads).compile_options()
+    with progress() as stage:
+        stage("bisect")
+        found = bisect_model(model, read_feeds(inputs) or None, compile_options, limit=limit, seed=seed)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print_bisection(found, console_of(NARROW))
+    if found.culprit:
+        sys.exit(1)
+
+
+COMMANDS = (compare, check, diff, bisect)

@@ -96,10 +96,16 @@ def open_model(
 
 def feeds_of(session: InferenceSession, inputs: tuple[str, ...], seed: int) -> dict[str, np.ndarray]:
     """Feeds from NAME=FILE.npy texts; generated ones where there are none."""
-    from npusim.feeds import generate_feeds, read_array
+    from npusim.feeds import generate_feeds
 
-    feeds = {name: read_array(name, path) for name, path in map(_pair, inputs)}
-    return feeds or generate_feeds(session.get_inputs(), seed)
+    return read_feeds(inputs) or generate_feeds(session.get_inputs(), seed)
+
+
+def read_feeds(inputs: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Arrays of NAME=FILE.npy texts."""
+    from npusim.feeds import read_array
+
+    return {name: read_array(name, path) for name, path in map(_pair, inputs)}
 
 
 def _pair(text: str) -> tuple[str, str]:

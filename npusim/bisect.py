@@ -1,0 +1,121 @@
+"""Which compiler pass costs the accuracy: prefixes of the pipeline, computed by the operators' references.
+
+The graph after some passes is computed in float32 with its own storage types and compared with the graph before any
+pass in float64. No kernel, plan or device is involved, so a pass that is found is itself at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metadef.compiler import CompileOptions, load_graph
+from metadef.debug import bisect_passes
+from metadef.graph import Graph, Tensor
+from metadef.legalize import legalize
+from metadef.ops.evaluate import evaluate
+from metadef.passes import PIPELINE, Pass, PassOptions
+from metadef.rewrite import run_passes
+from metadef.target import load_target
+from npusim.compare import difference
+from npusim.feeds import generate_feeds
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """``culprit`` is the first pass after which an output is farther off than ``limit`` ("" if none is).
+
+    ``before`` and ``after`` are the worst relative L2 of the outputs without and with that pass; where there is no
+    culprit, at the start and at the end of the pipeline.
+    """
+
+    limit: float
+    culprit: str
+    reason: str
+    passes: int
+    probes: int
+    before: float
+    after: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for ``--json``."""
+        return asdict(self)
+
+
+def bisect_model(
+    source: str | Path | bytes | Any,
+    feeds: Mapping[str, np.ndarray] | None,
+    options: CompileOptions,
+    *,
+    limit: float,
+    seed: int = 0,
+    passes: tuple[Pass, ...] = PIPELINE,
+) -> Bisection:
+    """Find the pass that moves an output by more than ``limit`` (relative L2).
+
+    Args:
+        feeds: inputs by name; generated from ``seed`` when None.
+
+    Raises:
+        UsageError: the feeds do not fit. OperatorError: the model has operators that only the host knows.
+    """
+    target = load_target(options.soc)
+    pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)
+    chosen = [item for item in passes if item.name not in options.disabled_passes]
+
+    def fresh() -> Graph:
+        return legalize(load_graph(source, options), target)
+
+    start = fresh()
+    fed = feeds if feeds is not None else generate_feeds(map(_Input, start.inputs), seed)
+    wanted = evaluate(start, fed, compute=np.float64)
+    errors: list[float] = []
+
+    def error(graph: Graph) -> float:
+        got = evaluate(graph, fed, overflow=target.overflow)
+        errors.append(max(_distance(got[name], value) for name, value in wanted.items()))
+        return errors[-1]
+
+    def after(count: int) -> float:
+        graph = fresh()
+        run_passes(chosen[:count], graph, target, pass_options)
+        return error(graph)
+
+    culprit = bisect_passes(fresh, lambda graph: error(graph) <= limit, target, pass_options, chosen) or ""
+    place = [item.name for item in chosen].index(culprit) if culprit else len(chosen)
+    before, last = (after(place), after(place + 1)) if culprit else (errors[0], errors[-1])
+    reason = chosen[place].reason if culprit else ""
+    return Bisection(limit, culprit, reason, len(chosen), len(errors), before, last)
+
+
+class _Input:
+    """An input of a graph as the feed generator wants it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.name, self.shape, self.dtype = tensor.name, tensor.desc.origin_shape, tensor.desc.dtype.numpy
+
+
+def _distance(got: np.ndarray, wanted: np.ndarray) -> float:
+    """Relative L2; discrete results are right or infinitely wrong."""
+    if wanted.dtype.kind in "iub":
+        return 0.0 if np.array_equal(got, wanted) else float("inf")
+    return difference(got, wanted).rel_l2
+
+
+def print_bisection(found: Bisection, console: Any) -> None:
+    """Print the answer; fits 110 columns."""
+    tried = f"{found.probes} graphs computed, {found.passes} passes, limit {found.limit:g}"
+    if not found.culprit:
+        console.print(f"no pass moves an output beyond the limit: {found.after:.2e} after all of them ({tried})")
+        return
+    console.print(f"[bold]{found.culprit}[/bold]: {found.reason}", highlight=False)
+    console.print(
+        f"  relative L2 of the worst output {found.before:.2e} -> {found.after:.2e} ({tried})", highlight=False
+    )
+    console.print(
+        f"  try: --disable {found.culprit}, and `npusim diff MODEL --b-disable {found.culprit}`", highlight=False
+    )
