@@ -116,6 +116,7 @@ def print_bisection(found: Bisection, console: Any) -> None:
     console.print(
         f"  relative L2 of the worst output {found.before:.2e} -> {found.after:.2e} ({tried})", highlight=False
     )
-    console.print(
-        f"  try: --disable {found.culprit}, and `npusim diff MODEL --b-disable {found.culprit}`", highlight=False
-    )
+    remedy = f"--disable {found.culprit}, and `npusim diff MODEL --b-disable {found.culprit}`"
+    if found.culprit in {item.name for item in PIPELINE if item.required}:
+        remedy = "--precision origin, or a larger --limit: the pass itself is needed"
+    console.print(f"  try: {remedy}", highlight=False)

@@ -41,7 +41,7 @@ def print_coverage(table: Mapping[str, Any], console: Any) -> None:
     console.print(f"[bold]{len(mapped)} ONNX types are mapped[/bold] (all opsets, unless given):", highlight=False)
     _columns(console, mapped)
     console.print(
-        f"\n[bold]{len(table['host'])} ONNX types have no rule[/bold]: they are folded when compiling, or run on the host:",
+        f"\n[bold]{len(table['host'])} ONNX types have no rule[/bold]: folded when compiling, or run on the host:",
         highlight=False,
     )
     _columns(console, table["host"])
