@@ -96,7 +96,7 @@ class WinogradTile:
     ``input`` transforms the image (vector cores), ``product`` multiplies (16 or 36 products, cube cores), ``output``
     transforms back with bias and epilogue (vector cores). A band is ``band_rows`` rows of output tiles, counted through
     all images; bands run one after another in the same workspaces. Rows are cut into ``strips`` for the vector phases.
-    The ``*_cores`` are how many cores each phase uses.
+    The ``*_cores`` are how many cores each phase uses; ``macs`` are all products, those of border tiles whole.
     """
 
     input: VectorTile
@@ -108,6 +108,7 @@ class WinogradTile:
     input_cores: int = 1
     product_cores: int = 1
     output_cores: int = 1
+    macs: int = 0
 
     @property
     def phases(self) -> tuple[VectorTile, CubeTile, VectorTile]:

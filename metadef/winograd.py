@@ -20,6 +20,10 @@ TAPS = 3
 ALGORITHMS = {"winograd_f2": 2, "winograd_f4": 4}
 """Output pixels along a tile's edge, by ``Kernel.algorithm``."""
 
+CONV_CHOICES = ("direct", "auto", *ALGORITHMS, "winograd")
+"""How convolutions may be computed: ``auto`` takes what the chip's model says is faster, ``winograd`` the better of
+both tile sizes wherever that is possible."""
+
 RELATIVE_ERROR = {"winograd_f2": 1e-3, "winograd_f4": 5e-3}
 """Limits of the relative L2 error of an operator with float16 operands against its sum in float64."""
 

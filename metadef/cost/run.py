@@ -10,8 +10,7 @@ from metadef.cost import engine
 from metadef.cost.estimate import launch_cycles
 from metadef.cost.streams import WARM, CoreStream, MemoryState, heavy_share, kernel_streams
 from metadef.error import ContractError
-from metadef.format import ceil_div
-from metadef.kernel import CubeTile, Kernel
+from metadef.kernel import CubeTile, Kernel, WinogradTile
 from metadef.target import Target
 
 _SETTLE_RUNS = 2
@@ -127,6 +126,10 @@ def run_kernel(
     Raises:
         ContractError: no tile, or flags not paired. TargetError: the chip lacks what the kernel uses.
     """
+    if isinstance(kernel.tile, WinogradTile):
+        from metadef.cost.winograd import run_winograd
+
+        return run_winograd(kernel, target, memory, protocol=protocol, keep=keep)
     on_cube = isinstance(kernel.tile, CubeTile)
     cores = min(kernel.block_dim, target.cores(on_cube))
     fullest = kernel_streams(kernel, target, memory)
@@ -136,7 +139,7 @@ def run_kernel(
     mean, total = core.cycles, kernel.block_dim
     moved = {name: count * total for name, count in core.moved.items()}
     hbm, l2, requests = core.hbm_bytes * total, core.l2_bytes * total, core.requests * total
-    waves = ceil_div(kernel.block_dim, cores)
+    waves = -(-kernel.block_dim // cores)
     share = 1.0
     if least is not None:
         light = run_stream(least, target, cores)

@@ -18,7 +18,7 @@ from metadef.cost.cube_view import CubeView, Piece, piece_of
 from metadef.cost.vector_view import Stream, VectorView, Work
 from metadef.error import ContractError
 from metadef.format import FRACTAL_ROWS, Format, ceil_div
-from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile
+from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile, WinogradTile
 from metadef.target import Target
 
 BATCH_ROWS = 1 << 15
@@ -145,6 +145,8 @@ def heavy_share(kernel: Kernel, target: Target) -> float:
 
 def arithmetic(kernel: Kernel, target: Target) -> tuple[int, int]:
     """(multiply-accumulates of the cube, floating-point operations) of a kernel."""
+    if isinstance(kernel.tile, WinogradTile):
+        return kernel.tile.macs, 2 * kernel.tile.macs
     if isinstance(kernel.tile, CubeTile):
         macs = CubeView.of(kernel, target).macs
         return macs, 2 * macs

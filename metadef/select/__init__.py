@@ -11,11 +11,13 @@ from metadef.target import Target
 __all__ = ["select"]
 
 
-def select(graph: Graph, target: Target) -> Schedule:
+def select(graph: Graph, target: Target, conv: str = "direct") -> Schedule:
     """Choose kernel, algorithm, tile, cores and workspace of every node; the order of steps is the graph's.
+
+    ``conv`` is one of :data:`metadef.winograd.CONV_CHOICES`.
 
     Raises:
         TargetError: the chip cannot run an operator (such as an fp32 product on 310P), or no tile fits.
     """
     weights_bytes = sum(tensor.desc.payload_bytes for tensor in graph.constants())
-    return build_schedule(graph, target.soc, KernelChooser(target, weights_bytes))
+    return build_schedule(graph, target.soc, KernelChooser(target, weights_bytes, conv))

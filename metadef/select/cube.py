@@ -6,7 +6,7 @@ several K blocks; of those a few, on different splits, through the engine that t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,10 +57,18 @@ def choose_cube_kernel(kernel: Kernel, target: Target, *, cold_b: bool = False) 
     return chosen, _epilogue_workspace(kernel, choice, target)
 
 
-def choose_cube_tile(kernel: Kernel, target: Target, *, cold_b: bool = False) -> CubeChoice:
-    """The tile with the fewest cycles. Arguments and errors as for :func:`choose_cube_kernel`."""
+def choose_cube_tile(
+    kernel: Kernel, target: Target, *, cold_b: bool = False, only: Callable[[Table], np.ndarray] | None = None
+) -> CubeChoice:
+    """The tile with the fewest cycles, of those that ``only`` marks (it gets the table of candidates).
+
+    Arguments and errors as for :func:`choose_cube_kernel`.
+    """
     view = CubeView.of(kernel, target)
     table = all_candidates(view, target)
+    if only is not None:
+        marked = only(table)
+        table = {name: column[marked] for name, column in table.items()}
     best = _diverse(table, rank(view, target, table, cold_b), _KEPT, _KEPT_PER_SPLIT)
     finalists = with_k_blocks(view, target, {name: column[best] for name, column in table.items()})
     estimates = rank(view, target, finalists, cold_b)

@@ -12,7 +12,7 @@ from metadef.error import LabError
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
 from metadef.schedule import Workspace
-from metadef.select.cube import choose_cube_kernel
+from metadef.select.cube_algorithm import choose_by_algorithm
 from metadef.select.vector import choose_vector_kernel
 from metadef.target import Target
 
@@ -24,10 +24,12 @@ class KernelChooser:
     """Completes kernels for one chip and remembers them: networks repeat their layers.
 
     ``weights_bytes`` is what all constants of the network take: more than half of L2 means that they come from memory.
+    ``conv`` is one of :data:`metadef.winograd.CONV_CHOICES`.
     """
 
-    def __init__(self, target: Target, weights_bytes: int = 0) -> None:
+    def __init__(self, target: Target, weights_bytes: int = 0, conv: str = "direct") -> None:
         self._target = target
+        self._conv = conv
         self._cold_weights = 2 * weights_bytes > target.value("memory.l2_bytes")
         self._known: dict[Any, _Chosen] = {}
 
@@ -42,18 +44,17 @@ class KernelChooser:
         if not kernel.engine.on_device:
             return kernel, ()
         cold = constant and self._cold_weights
-        operands = (kernel.engine, kernel.inputs, kernel.outputs, cold)
+        operands = (kernel.engine, kernel.inputs, kernel.outputs, cold, constant)
         key = (kernel.op_type, operands, repr(kernel.attrs), repr(kernel.fused))
         if key not in self._known:
             try:
-                self._known[key] = self._choose(kernel, cold)
+                self._known[key] = self._choose(kernel, cold, constant)
             except LabError as error:
                 located = [problem if problem.node else replace(problem, node=path) for problem in error.problems]
                 raise type(error)(located) from None
         return self._known[key]
 
-    def _choose(self, kernel: Kernel, cold: bool) -> _Chosen:
+    def _choose(self, kernel: Kernel, cold: bool, constant: bool) -> _Chosen:
         if get_op(kernel.op_type).cost not in _CUBE:
             return choose_vector_kernel(kernel, self._target), ()
-        chosen, workspace_bytes = choose_cube_kernel(kernel, self._target, cold_b=cold)
-        return chosen, (Workspace(workspace_bytes),) if workspace_bytes else ()
+        return choose_by_algorithm(kernel, self._target, self._conv, constant=constant, cold_b=cold)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metadef.cost import engine
-from metadef.cost.estimate import launch_cycles
-from metadef.cost.run import run_stream
+from metadef.cost.run import run_kernel
 from metadef.cost.streams import WARM, MemoryState, kernel_streams
-from metadef.kernel import CubeTile
+from metadef.cost.winograd import instruction_count
+from metadef.kernel import Kernel, WinogradTile
 from metadef.program import Task
 from metadef.target import Target
 
@@ -49,12 +49,8 @@ def task_timeline(
         tuple(0 if operand is None else operand.address % LINE_BYTES for operand in task.inputs),
         tuple(operand.address % LINE_BYTES for operand in task.outputs),
     )
-    stream = kernel_streams(task.kernel, target, state)
-    assert stream is not None
-    cores = min(task.kernel.block_dim, target.cores(isinstance(task.kernel.tile, CubeTile)))
-    count = sum(len(batch) for batch in stream.batches())
-    run = run_stream(stream, target, cores, keep=min(limit, count))
-    launch = int(launch_cycles(target, cores, protocol))
+    whole = run_kernel(task.kernel, target, state, protocol=protocol, keep=limit)
+    run, launch = whole.core, whole.launch_cycles
     intervals = []
     for row, (start, end) in zip(run.rows, run.intervals):
         if end > start:
@@ -65,4 +61,14 @@ def task_timeline(
             )
             moved = int(row[engine.F_BYTES])
             intervals.append(Interval(pipe, launch + int(start), launch + int(end), label, moved))
-    return Timeline(tuple(intervals), count - len(run.rows), launch + run.cycles)
+    left_out = _instructions(task.kernel, target, state) - len(run.rows)
+    return Timeline(tuple(intervals), left_out, launch + run.cycles)
+
+
+def _instructions(kernel: Kernel, target: Target, state: MemoryState) -> int:
+    """Instructions of the fullest core."""
+    if isinstance(kernel.tile, WinogradTile):
+        return instruction_count(kernel, target, state)
+    stream = kernel_streams(kernel, target, state)
+    assert stream is not None
+    return sum(len(batch) for batch in stream.batches())
