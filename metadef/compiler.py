@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metadef.error import UsageError
 from metadef.graph import Graph
@@ -19,6 +19,10 @@ from metadef.model import Model
 from metadef.rewrite import PassReport
 from metadef.schedule import Schedule
 from metadef.target import Target, load_target
+from metadef.winograd import CONV_CHOICES
+
+if TYPE_CHECKING:
+    from metadef.gears import GearSpec
 
 PRECISIONS = ("fp16", "origin")
 DEFAULT_SOC = "Ascend910B3"
@@ -31,7 +35,10 @@ class CompileOptions:
     """What a compilation may be told.
 
     ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs
-    and symbolic dimensions. ``capacity_bytes`` bounds the arena. ``check`` verifies graph invariants after every pass.
+    and symbolic dimensions. ``capacity_bytes`` bounds the arena. ``conv`` is the algorithm of convolutions: ``direct``
+    (exact, least memory), ``auto`` (what the chip's model says is faster), ``winograd``, ``winograd_f2`` or
+    ``winograd_f4`` (wherever it can). ``gears`` compiles several sets of input shapes into one model (then -1 in
+    ``shapes`` marks what varies). ``check`` verifies graph invariants after every pass.
     """
 
     soc: str = DEFAULT_SOC
@@ -42,6 +49,8 @@ class CompileOptions:
     inplace: bool = True
     reuse: bool = True
     capacity_bytes: int | None = None
+    conv: str = "direct"
+    gears: GearSpec | None = None
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -51,11 +60,21 @@ class CompileOptions:
                 expected=" or ".join(PRECISIONS),
                 hint="fp16 is the real stack's default for inference, origin keeps the model's own types",
             )
+        if self.conv not in CONV_CHOICES:
+            raise UsageError(
+                f"unknown convolution algorithm '{self.conv}'",
+                expected=", ".join(CONV_CHOICES),
+                hint="direct is exact and takes the least memory, auto takes what the chip's model says is faster",
+            )
 
 
 @dataclass
 class Compilation:
-    """Everything that was made on the way, so that every answer can be traced. ``stage_seconds`` is CPU time."""
+    """Everything that was made on the way, so that every answer can be traced. ``stage_seconds`` is CPU time.
+
+    With gears the values are those of the largest one, ``model`` holds the programs of all, and ``gears`` the
+    compilation of each by its key.
+    """
 
     model: Model
     graph: Graph
@@ -65,6 +84,7 @@ class Compilation:
     target: Target
     options: CompileOptions
     stage_seconds: dict[str, float]
+    gears: dict[str, Compilation] = field(default_factory=dict)
 
 
 def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions) -> Graph:
@@ -103,6 +123,10 @@ def schedule_model(
     from metadef.select import select
 
     options = options or CompileOptions()
+    if options.gears is not None:
+        raise UsageError(
+            "one schedule has one set of shapes", hint="metadef.gear_build.gear_options gives one per gear"
+        )
     hook = on_stage or _ignore
     seconds: dict[str, float] = {}
     target = load_target(options.soc)
@@ -117,7 +141,7 @@ def schedule_model(
         pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes, check=options.check)
         report = run_pipeline(graph, target, pass_options, on_pass=hook)
     with _timed(seconds, "select"):
-        schedule = select(graph, target)
+        schedule = select(graph, target, options.conv)
     hook("select", schedule)
     return Scheduled(graph, schedule, report, target, seconds)
 
@@ -142,6 +166,10 @@ def compile_model(
         LabError: any of its families; see ``metadef.error``.
     """
     options = options or CompileOptions()
+    if options.gears is not None:
+        from metadef.gear_build import compile_gears
+
+        return compile_gears(source, options, on_stage)
     return _placed(schedule_model(source, options, on_stage=on_stage), options, on_stage or _ignore)
 
 

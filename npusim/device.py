@@ -27,12 +27,14 @@ class Device:
     Args:
         program: says how large the regions are and where tensors lie.
         weights: the weights region as bytes (uint8), a memory map or an array; it must hold ``program.weights_bytes``.
+        memory: arena, inputs and outputs to use, from :func:`page_buffer`; its own when None. Programs that take turns
+            (the gears of a model) may share it.
 
     Raises:
         ContractError: the weights are too short, or an operand lies outside its region or on an impossible address.
     """
 
-    def __init__(self, program: Program, weights: np.ndarray) -> None:
+    def __init__(self, program: Program, weights: np.ndarray, memory: np.ndarray | None = None) -> None:
         if weights.nbytes < program.weights_bytes:
             raise ContractError(
                 "the weights region is too short",
@@ -42,7 +44,12 @@ class Device:
             )
         self.program = program
         self.weights = weights.view(np.uint8).reshape(-1)[: program.weights_bytes]
-        self.memory = page_buffer(program.arena_bytes + program.io_bytes)
+        needed = program.arena_bytes + program.io_bytes
+        if memory is not None and memory.nbytes < needed:
+            raise ContractError(
+                "the shared memory is too short", expected=f"{needed} bytes", got=f"{memory.nbytes} bytes"
+            )
+        self.memory = page_buffer(needed) if memory is None else memory[:needed]
         self._weights_host = self.weights.ctypes.data
         self._memory_host = self.memory.ctypes.data
         _check_operands(program)

@@ -32,6 +32,14 @@ class TaskRun:
     outputs: tuple[np.ndarray, ...]
 
 
+class _Turns:
+    """Who has the device: a lock, and a count of runs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+
+
 class LoadedProgram:
     """One program on one device. Threads may call it at once; runs follow one another.
 
@@ -42,6 +50,7 @@ class LoadedProgram:
         numerics: ``exact`` uses algorithms whose error is that of direct summation; ``fast`` allows Winograd F(4x4).
         deterministic: direct algorithms only, so that results are bit-equal on every chip.
         checked: poison unwritten memory and check every read; slow.
+        beside: a program to take turns with (another gear of the model): its memory and worker threads are used.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class LoadedProgram:
         numerics: str = "exact",
         deterministic: bool = False,
         checked: bool = False,
+        beside: LoadedProgram | None = None,
     ) -> None:
         if numerics not in NUMERICS:
             raise UsageError(f"unknown numerics '{numerics}'", expected=" or ".join(NUMERICS))
@@ -62,13 +72,12 @@ class LoadedProgram:
         self.program = program
         self.overflow = overflow
         self.checked = checked
-        self.device = Device(program, weights)
+        self.device: Device = Device(program, weights, beside.device.memory if beside else None)
         self.threads = threads or usable_cpus()
         options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
         self.plan = plan_program(self.device, options)
-        self._executor = Executor(self.threads)
-        self._lock = threading.Lock()
-        self._runs = 0
+        self._executor = beside.executor if beside else Executor(self.threads)
+        self._turns: _Turns = beside._turns if beside else _Turns()
 
     @property
     def executor(self) -> Executor:
@@ -91,8 +100,8 @@ class LoadedProgram:
         Raises:
             UsageError: feeds or output names do not fit. DeviceFault: a task stopped the device.
         """
-        with self._lock:
-            self._runs += 1
+        with self._turns.lock:
+            self._turns.count += 1
             self.device.copy_in(feeds)
             if self.checked:
                 self.device.poison_arena()
@@ -108,13 +117,13 @@ class LoadedProgram:
         Raises:
             UsageError: feeds do not fit, or another run took the device before the last task was asked for.
         """
-        with self._lock:
-            self._runs += 1
-            mine = self._runs
+        with self._turns.lock:
+            self._turns.count += 1
+            mine = self._turns.count
             self.device.copy_in(feeds)
         for position, task in enumerate(self.program.tasks):
-            with self._lock:
-                if self._runs != mine:
+            with self._turns.lock:
+                if self._turns.count != mine:
                     hint = "read all layers of one run before the next run"
                     raise UsageError("another run took the device between two layers", node=task.name, hint=hint)
                 inputs = tuple(None if item is None else self.device.read_tensor(item).copy() for item in task.inputs)

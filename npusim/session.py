@@ -15,10 +15,12 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.error import UsageError
+from metadef.gears import GearChoice, parse_gears
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
 from metadef.target import Target, load_target
 from npusim.device import check_output_names
+from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
 from npusim.onchip import check_on_chip
 from npusim.profile import Profile, TaskProfile
@@ -42,7 +44,9 @@ class SessionOptions:
     summation, ``fast`` allows Winograd F(4x4). ``deterministic`` uses direct algorithms only, so that results are
     bit-equal on every chip. ``profile`` computes cycles when the session is made (else at the first look at
     ``.profile``). ``checked`` finds reads of unwritten memory. ``shapes`` and ``dims`` bind inputs and symbolic
-    dimensions.
+    dimensions. ``dynamic_batch_size`` ("1,2,4"), ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims``
+    ("1,128;1,256") are ATC's gears; ``padding`` says which axes a run may pad up to the nearest gear: ``batch``,
+    ``all`` or ``none``.
     """
 
     soc: str | None = None
@@ -55,6 +59,10 @@ class SessionOptions:
     checked: bool = False
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
+    dynamic_batch_size: str = ""
+    dynamic_image_size: str = ""
+    dynamic_dims: str = ""
+    padding: str = "batch"
 
     def compile_options(self) -> CompileOptions:
         """What of this concerns the compiler. Raises UsageError for an unknown precision."""
@@ -66,6 +74,7 @@ class SessionOptions:
             disabled_passes=frozenset(self.disabled_passes),
             shapes=self.shapes,
             dims=self.dims,
+            gears=parse_gears(self.dynamic_batch_size, self.dynamic_image_size, self.dynamic_dims),
         )
 
 
@@ -107,20 +116,15 @@ class InferenceSession:
         self._compilation: Compilation | None = None
         self.model = self._make_model(source, on_stage)
         self.target = load_target(self.model.soc)
-        self.program: Program = self.model.program
-        check_on_chip(self.program, self.target)
-        self._loaded = LoadedProgram(
-            self.program,
-            self.model.weights,
-            overflow=self.target.overflow,
-            threads=self.options.threads,
-            numerics=self.options.numerics,
-            deterministic=self.options.deterministic,
-            checked=self.options.checked,
-        )
-        self._profile: SessionProfile | None = None
+        for program in self.model.programs.values():
+            check_on_chip(program, self.target)
+        self._gears = GearBox(self.model.programs, self._load, self.options.padding)
+        self._gear, self.program = next(iter(self.model.programs.items()))
+        self._gears.loaded(self._gear)
+        self.gear_choice: GearChoice | None = None
+        self._profiles: dict[str, SessionProfile] = {}
         if self.options.profile:
-            self._profile = self._time()
+            _ = self.profile
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -134,12 +138,31 @@ class InferenceSession:
         Raises:
             UsageError: names, shapes or element types do not fit. DeviceFault: a task stopped the device.
         """
-        check_output_names(output_names or (), [binding.name for binding in self.program.outputs])
-        return self._loaded.run(feeds, output_names)
+        names = [binding.name for binding in self.program.outputs]
+        check_output_names(output_names or (), names)
+        if not self._gears.geared:
+            return self.loaded.run(feeds, output_names)
+        choice = self.use_gear(feeds)
+        outputs = self._gears.loaded(choice.key).run(self._gears.pad(feeds, choice), output_names)
+        wanted = names if output_names is None else output_names
+        return [self._gears.cut(name, array, feeds, choice) for name, array in zip(wanted, outputs)]
+
+    def use_gear(self, feeds: Mapping[str, np.ndarray]) -> GearChoice:
+        """Take the nearest gear that holds these feeds, as a run does: ``program``, ``profile`` and ``loaded`` follow.
+
+        Raises:
+            UsageError: too large for every gear, or padding is needed and not allowed.
+        """
+        choice = self._gears.choose(feeds)
+        self.gear_choice, self._gear = choice, choice.key
+        self.program = self.model.programs[choice.key]
+        return choice
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
         """Execute one task after another and yield each with copies of its operands before and results after it."""
-        return self._loaded.run_layers(feeds)
+        if self._gears.geared:
+            feeds = self._gears.pad(feeds, self.use_gear(feeds))
+        return self.loaded.run_layers(feeds)
 
     def get_inputs(self) -> list[NodeArg]:
         return [_node_arg(binding) for binding in self.program.inputs]
@@ -149,21 +172,21 @@ class InferenceSession:
 
     def close(self) -> None:
         """Stop the worker threads; the session cannot run afterwards."""
-        self._loaded.close()
+        self._gears.close()
 
     # -- what was made --------------------------------------------------------------------------------------------
 
     @property
     def loaded(self) -> LoadedProgram:
         """The program on its device: memory, host plans, executor."""
-        return self._loaded
+        return self._gears.loaded(self._gear)
 
     @property
     def profile(self) -> SessionProfile:
         """Cycles and bytes of a run on the chip, computed at the first look."""
-        if self._profile is None:
-            self._profile = self._time()
-        return self._profile
+        if self._gear not in self._profiles:
+            self._profiles[self._gear] = self._time()
+        return self._profiles[self._gear]
 
     @property
     def compilation(self) -> Compilation:
@@ -188,6 +211,18 @@ class InferenceSession:
 
         return SessionProfile(time_program(self.program, self.target), self.program, self.target)
 
+    def _load(self, program: Program, beside: LoadedProgram | None) -> LoadedProgram:
+        return LoadedProgram(
+            program,
+            self.model.weights,
+            overflow=self.target.overflow,
+            threads=self.options.threads,
+            numerics=self.options.numerics,
+            deterministic=self.options.deterministic,
+            checked=self.options.checked,
+            beside=beside,
+        )
+
     def _make_model(self, source: Any, on_stage: StageHook | None) -> Model:
         if isinstance(source, Model):
             return self._checked_model(source)
@@ -207,7 +242,7 @@ class InferenceSession:
             if wanted is not None and wanted != has:
                 text = f"the model was compiled for another {name}"
                 raise UsageError(text, expected=wanted, got=has, hint=hint)
-        for name in ("disabled_passes", "shapes", "dims"):
+        for name in ("disabled_passes", "shapes", "dims", "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"):
             if getattr(self.options, name):
                 raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)
         return model

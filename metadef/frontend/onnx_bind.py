@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx
 
@@ -49,6 +50,30 @@ def bind_inputs(
     if problems:
         raise ModelError(problems)
     return bound
+
+
+def declared_inputs(
+    source: str | Path | bytes | onnx.ModelProto, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
+) -> dict[str, list[int | str]]:
+    """Sizes of a model's inputs; an open axis is its symbol, "" or -1. ``shapes`` (with -1 for what stays open) win.
+
+    Raises:
+        ModelError: the model cannot be read, or an input declares no rank and is given none.
+        UsageError: names that the model does not have.
+    """
+    from metadef.frontend.onnx_read import read_model
+
+    graph = read_model(source).model.graph
+    constants = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    _check_names(inputs, shapes, dims)
+    found: dict[str, list[int | str]] = {}
+    for value in inputs:
+        sizes = list(shapes[value.name]) if value.name in shapes else _declared(value)
+        if sizes is None:
+            raise ModelError("the input declares no shape", code="E10049", port=value.name, hint="give it by --shape")
+        found[value.name] = [dims.get(size, size) if isinstance(size, str) else size for size in sizes]
+    return found
 
 
 def _declared(value: onnx.ValueInfoProto) -> list[int | str] | None:
