@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from metadef.cost.vector_view import broadcast_run
-from metadef.dtype import DType
+from metadef.cost.vector_view import broadcast_run, compute_width
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
@@ -78,7 +77,7 @@ def vector_shape(kernel: Kernel, target: Target) -> VectorShape:
     descs = _present(kernel)
     moved = kernel.outputs if opdef.cost is CostClass.GATHER else descs
     narrow = max(desc.dtype.bytes for desc in descs) < 4
-    widened = narrow and (opdef.work.computes_fp32 or any(desc.dtype is DType.BF16 for desc in descs))
+    widened = narrow and any(compute_width(desc.dtype, opdef.work) == 4 for desc in descs)
     return replace(
         shape,
         scratch_bytes=shape.unit_elements * 4.0 if widened else 0.0,
