@@ -36,6 +36,8 @@ class Window:
     extent_w: int
     pad_top: int
     pad_left: int
+    spread: int = 1
+    """Pixels of the window's image for each one of x: zeros between them are made on the chip, not read."""
 
     @property
     def by_pixel(self) -> bool:
@@ -54,7 +56,7 @@ class Window:
         last_column = stop - 1 - last_row * self.ow
         right = np.minimum(last_column * self.stride_w - self.pad_left + self.extent_w, self.w)
         width = np.where(first_row == last_row, np.maximum(right - left, 0), self.w)
-        return np.maximum(bottom - top, 0) * width
+        return -(-np.maximum(bottom - top, 0) * width // self.spread)
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
         (g.kw - 1) * g.dilation_w + 1,
         g.pad_top,
         g.pad_left,
+        g.spread_h * g.spread_w,
     )
     return CubeView(
         dtype=x.dtype,

@@ -19,6 +19,7 @@ from metadef.cost.vector_view import Stream, VectorView, Work
 from metadef.error import ContractError
 from metadef.format import FRACTAL_ROWS, Format, ceil_div
 from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile, WinogradTile
+from metadef.op import CostClass, get_op
 from metadef.target import Target
 
 BATCH_ROWS = 1 << 15
@@ -118,7 +119,7 @@ def kernel_streams(
         if smallest and least == piece:
             return None
         return _cube_stream(kernel, view, kernel.tile, least if smallest else piece, target, memory, smallest)
-    if kernel.op_type in ("Conv2D", "MatMulV2", "BatchMatMulV2"):
+    if get_op(kernel.op_type).cost in (CostClass.CONV, CostClass.MATMUL):
         raise ContractError(f"{kernel.op_type} reached costing without a tile", expected="a CubeTile", got="none")
     vector = VectorView.of(kernel, target)
     tile = kernel.tile if isinstance(kernel.tile, VectorTile) else vector.as_tile(target)

@@ -16,6 +16,7 @@ from metadef.graph import Tensor
 from metadef.legalize.arithmetic import cast
 from metadef.legalize.movement import resize_coordinates, resize_nearest
 from metadef.legalize.table import Step, Unmapped, rule
+from metadef.ops.cube import turned_filter
 
 _QUANTISED = {
     DType.INT8: (-128, 127),
@@ -30,17 +31,29 @@ _QUANTISED = {
 
 @rule("ConvTranspose")
 def conv_transpose(step: Step) -> Sequence[Tensor]:
-    """A convolution of the image with zeros between its pixels, by the filter turned round."""
+    """One operator; a convolution where there is no stride, or where more is cut off than the filter adds."""
     x, weight = step[0], step[1]
     if step.rank() != 4:
         raise Unmapped(f"a transposed convolution over {step.rank() - 2} spatial axes")
     groups = step.attr("group", 1)
-    turned = _turned_filter(step, step.value(1, "the filter"), weight.desc.dtype, groups)
     strides = step.attr("strides") or (1, 1)
     dilations = step.attr("dilations") or (1, 1)
     room = [(kernel - 1) * dilation for kernel, dilation in zip(weight.desc.origin_shape[2:], dilations)]
+    cuts = _transposed_pads(step, room, strides)
+    filters = step.value(1, "the filter")
+    if set(strides) != {1} and all(begin >= 0 and max(begin, end) <= reach for (begin, end), reach in zip(cuts, room)):
+        attrs = {
+            "input_size": step.result().origin_shape,
+            "strides": (1, 1, *strides),
+            "pads": tuple(max(cut, 0) for axis in cuts for cut in axis),
+            "dilations": (1, 1, *dilations),
+            "groups": groups,
+            "output_padding": (0, 0, *(max(-end, 0) for _, end in cuts)),
+        }
+        return step.out("Conv2DTransposeD", [step.images(x), step.images(weight), step.optional(2)], attrs)
+    turned = step.images(step.stored(turned_filter(filters, groups), "filter", weight.desc.dtype))
     pads = []
-    for axis, (begin, end) in enumerate(_transposed_pads(step, room, strides)):
+    for axis, (begin, end) in enumerate(cuts):
         pads += [room[axis] - begin, room[axis] - end - (strides[axis] - 1)]
     image = _with_zeros_between(step, x, strides)
     if min(pads) < 0:
@@ -52,14 +65,6 @@ def conv_transpose(step: Step) -> Sequence[Tensor]:
         "groups": groups,
     }
     return step.out("Conv2D", [step.images(image), turned, step.optional(2)], attrs)
-
-
-def _turned_filter(step: Step, value: np.ndarray, dtype: DType, groups: int) -> Tensor:
-    """(C, M / groups, KH, KW) as a filter (M, C / groups, KH, KW) with both spatial axes reversed."""
-    c, group_m, kh, kw = value.shape
-    grouped = value.reshape(groups, c // groups, group_m, kh, kw).transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
-    stored = np.ascontiguousarray(grouped).reshape(groups * group_m, c // groups, kh, kw)
-    return step.images(step.stored(stored, "filter", dtype))
 
 
 def _transposed_pads(step: Step, room: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:

@@ -157,7 +157,7 @@ def space(step: Step) -> Sequence[Tensor]:
 
 
 def resize_nearest(step: Step) -> Sequence[Tensor]:
-    """Whole factors repeat elements by a broadcast, all else gathers by constant indices."""
+    """Whole factors repeat elements (pixels of images by an operator of their own), all else gathers by index."""
     shape, wanted = step.shape(), step.result().origin_shape
     sources = [_sources(step, axis, size, made) for axis, (size, made) in enumerate(zip(shape, wanted))]
     repeats = [max(made // size, 1) if size else 1 for size, made in zip(shape, wanted)]
@@ -178,6 +178,8 @@ def _repeat(step: Step, repeats: Sequence[int]) -> Sequence[Tensor]:
     shape = step.shape()
     if set(repeats) <= {1}:
         return [step[0]]
+    if len(shape) == 4 and set(repeats[:2]) == {1}:
+        return step.out("ResizeNearestNeighborV2D", [step.images(step[0])], {"size": step.result().origin_shape[2:]})
     thin, wide = [], []
     for size, times in zip(shape, repeats):
         thin += [size] if times == 1 else [size, 1]

@@ -68,6 +68,31 @@ def _columns(padded: np.ndarray, g: ConvGeometry) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(padded, (g.c, g.kh, g.kw, g.oh, g.ow), strides, writeable=False)
 
 
+def turned_filter(weight: np.ndarray, groups: int) -> np.ndarray:
+    """The filter (C, OC / groups, KH, KW) of a transposed convolution as one of a convolution: (OC, C / groups, ...).
+
+    Rows and columns are reversed.
+    """
+    c, group_oc, kh, kw = weight.shape
+    grouped = weight.reshape(groups, c // groups, group_oc, kh, kw).transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+    return np.ascontiguousarray(grouped).reshape(groups * group_oc, c // groups, kh, kw)
+
+
+def conv2d_transpose_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    """The convolution that it amounts to, over x with zeros between its pixels."""
+    x, weight = array(inputs, 0), array(inputs, 1)
+    g = ConvGeometry.of(arrays_as_descs(inputs), attrs)
+    spread = np.zeros((g.n, g.c, g.h, g.w), x.dtype)
+    spread[:, :, :: g.spread_h, :: g.spread_w] = x
+    window = {
+        "strides": (1, 1, 1, 1),
+        "dilations": attrs["dilations"],
+        "pads": (g.pad_top, g.pad_bottom, g.pad_left, g.pad_right),
+        "groups": g.groups,
+    }
+    return conv2d_reference([spread, turned_filter(weight, g.groups), *inputs[2:]], window)
+
+
 def _infer_matmul(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     for position, port in enumerate(("x1", "x2")):
         shape = operand(inputs, position).origin_shape
@@ -123,6 +148,29 @@ register(
         cost=CostClass.CONV,
         doc="2-D convolution, y = x * filter + bias. x (N, C, H, W), filter (OC, C / groups, KH, KW), bias (OC,); "
         "pads are (top, bottom, left, right); groups = C is a depthwise convolution.",
+    )
+)
+register(
+    OpDef(
+        "Conv2DTransposeD",
+        inputs=(Port("x", FLOATS, type_var="T"), Port("filter", FLOATS, type_var="T"), optional("bias", FLOATS)),
+        outputs=_RESULT,
+        attrs=(
+            Attr("input_size", AttrKind.LIST_INT, minimum=0, length=4),
+            window_attr("strides"),
+            PADS,
+            window_attr("dilations", (1, 1, 1, 1)),
+            Attr("groups", AttrKind.INT, 1, minimum=1),
+            DATA_FORMAT,
+            Attr("output_padding", AttrKind.LIST_INT, (0, 0, 0, 0), minimum=0, length=4),
+        ),
+        infer=_infer_conv,
+        reference=conv2d_transpose_reference,
+        formats=FormatRule.CONV,
+        cost=CostClass.CONV,
+        doc="2-D transposed convolution: what a convolution with this filter (C, OC / groups, KH, KW) takes to x, "
+        "(N, C, H, W), this takes back to input_size (N, OC, OH, OW). pads are cut off (top, bottom, left, right), "
+        "output_padding is added at the bottom and right. Its stride is a spread: zeros lie between the pixels of x.",
     )
 )
 register(

@@ -22,7 +22,11 @@ Descs = Sequence[TensorDesc | None]
 
 @dataclass(frozen=True)
 class ConvGeometry:
-    """A 2-D convolution: x (n, c, h, w), filter (oc, c / groups, kh, kw), result (n, oc, oh, ow)."""
+    """A 2-D convolution: x (n, c, h, w), filter (oc, c / groups, kh, kw), result (n, oc, oh, ow).
+
+    A transposed convolution is the convolution it amounts to, of stride 1 over an image with zeros between the pixels:
+    h and w count these, and pixels of x lie ``spread_h`` rows and ``spread_w`` columns apart (1: no zeros).
+    """
 
     n: int
     c: int
@@ -42,16 +46,22 @@ class ConvGeometry:
     dilation_h: int
     dilation_w: int
     groups: int
+    spread_h: int = 1
+    spread_w: int = 1
 
     @classmethod
     def of(cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None) -> ConvGeometry:
-        """From a Conv2D/DepthwiseConv2D kernel, or from (x, filter, …) descriptors and the attributes.
+        """From the kernel of a convolution, or from (x, filter, …) descriptors and the attributes.
+
+        Attributes with ``input_size`` are those of a transposed convolution, whose filter is (c, oc / groups, kh, kw).
 
         Raises:
             InferError: ranks, channels, groups or window do not fit.
         """
         descs, attrs = _operands(source, attrs)
         x, weight = _rank4(descs[0], "x"), _rank4(descs[1], "filter")
+        if "input_size" in attrs:
+            return cls._transposed(x, weight, attrs)
         groups = attrs.get("groups", 1)
         n, c, h, w = x
         oc, group_c, kh, kw = weight
@@ -76,6 +86,46 @@ class ConvGeometry:
         ow = window_count(w, kw, stride_w, left, right, dilation_w, axis="W")
         return cls(
             n, c, h, w, oc, oh, ow, kh, kw, stride_h, stride_w, top, bottom, left, right, dilation_h, dilation_w, groups
+        )  # fmt: skip
+
+    @classmethod
+    def _transposed(cls, x: Shape, weight: Shape, attrs: Mapping[str, Any]) -> ConvGeometry:
+        """Zeros between the pixels, and around them as many as the filter reaches, less what the pads cut off."""
+        groups, (n, c, h, w), (filter_c, group_oc, kh, kw) = attrs["groups"], x, weight
+        if filter_c != c or c % groups:
+            expected = f"{c} in front, a multiple of {groups} groups"
+            raise InferError(
+                "channels of x and filter do not fit",
+                code="E14001",
+                port="filter",
+                expected=expected,
+                got=str(filter_c),
+            )
+        (stride_h, stride_w), (dilation_h, dilation_w) = attrs["strides"][2:], attrs["dilations"][2:]
+        extra_h, extra_w = attrs["output_padding"][2:]
+        room_h, room_w = (kh - 1) * dilation_h, (kw - 1) * dilation_w
+        top, bottom, left, right = attrs["pads"]
+        around = (room_h - top, room_h - bottom + extra_h, room_w - left, room_w - right + extra_w)
+        if min(around) < 0:
+            raise InferError(
+                "the pads cut off more than the filter adds",
+                code="E14001",
+                expected=f"at most {room_h} along H, {room_w} along W",
+                got=str(attrs["pads"]),
+            )
+        tall, wide = max(h - 1, 0) * stride_h + min(h, 1), max(w - 1, 0) * stride_w + min(w, 1)
+        oh = window_count(tall, kh, 1, around[0], around[1], dilation_h, axis="H")
+        ow = window_count(wide, kw, 1, around[2], around[3], dilation_w, axis="W")
+        if (oh, ow) != tuple(attrs["input_size"][2:]):
+            raise InferError(
+                "the result has another size than stated",
+                code="E14001",
+                expected=str(tuple(attrs["input_size"][2:])),
+                got=str((oh, ow)),
+            )
+        return cls(
+            n, c, tall, wide, group_oc * groups, oh, ow, kh, kw, 1, 1, *around, dilation_h, dilation_w, groups,
+            stride_h, stride_w,
         )  # fmt: skip
 
     @property

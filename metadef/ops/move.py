@@ -164,6 +164,25 @@ def _pad_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np
     return [np.pad(x, pairs, mode=attrs["mode"])]
 
 
+def _infer_resize(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    x = operand(inputs)
+    shape, size = x.origin_shape, attrs["size"]
+    if len(shape) != 4 or any(made % max(own, 1) for own, made in zip(shape[2:], size)):
+        raise InferError(
+            "only whole factors of H and W of an image can be repeated",
+            code="E14001",
+            expected=f"multiples of {list(shape[2:])}",
+            got=str(list(size)),
+        )
+    return [plain((*shape[:2], *size), x.dtype, Format.NCHW)]
+
+
+def _resize_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    x = array(inputs)
+    rows, columns = (made // max(own, 1) for own, made in zip(x.shape[2:], attrs["size"]))
+    return [x.repeat(rows, axis=2).repeat(columns, axis=3)]
+
+
 def _infer_cast(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     return [like(operand(inputs), dtype=attrs["dst_type"])]
 
@@ -235,6 +254,13 @@ _move(
     _infer_pad,
     _pad_reference,
     "Adds elements around x; paddings holds (before, after) of each axis in turn; reflect does not repeat the border.",
+)
+_move(
+    "ResizeNearestNeighborV2D",
+    (Attr("size", AttrKind.LIST_INT, minimum=1, length=2),),
+    _infer_resize,
+    _resize_reference,
+    "Images (N, C, H, W) enlarged to size by whole factors: every pixel is repeated.",
 )
 register(
     OpDef(

@@ -24,7 +24,7 @@ from metadef.passes.graph_fusion import (
 )
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
 from metadef.passes.notask import ConcatNotaskPass, SplitNotaskPass
-from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinLayerNorm
+from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinHardSwish, JoinLayerNorm
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
 from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
@@ -80,7 +80,7 @@ PIPELINE: tuple[Pass, ...] = (
     # OptimizeOriginalGraph: operators that were spelled out are joined, constants recomputed so that operators vanish.
     _fusion("LayerNormONNXFusionPass", "a layer norm in nine steps is one operator", JoinLayerNorm()),
     _fusion("GeluFusion", "Gelu spelled out with Erf is one operator (our own pass)", JoinGelu()),
-    _fusion("SwishFusion", "x times its sigmoid, hard or not, is one operator (our own pass)", JoinGate()),
+    _fusion("SwishFusion", "x times its sigmoid, hard or not, is one (our own pass)", JoinGate(), JoinHardSwish()),
     _fusion("MatMulTransposeFusion", "a transpose is the product's flag (our own pass)", FoldTranspose()),
     _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
     _fusion("ConvBatchnormFusionPass", "normalisation goes into filter and bias", FoldBatchNorm()),

@@ -15,7 +15,7 @@ from metadef.graph import Graph, Node, Tensor
 from metadef.ops.numeric import narrow, widen
 from metadef.rewrite import Nodes, PassContext, Rule, bypass, inherit, other_readers
 
-CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D")
+CONVOLUTIONS = ("Conv2D", "Conv2DTransposeD")
 PRODUCTS = ("MatMulV2", "BatchMatMulV2")
 _WEIGHT, _BIAS = 1, 2
 
@@ -62,15 +62,26 @@ def scale_filter(graph: Graph, node: Node, factor: np.ndarray | None, offset: np
     assert weight is not None
     old_bias = np.zeros(1) if bias is None else values(bias)
     if factor is not None:
-        per_output = factor.astype(np.float32).reshape(-1, *(1,) * (len(weight.desc.origin_shape) - 1))
-        weight.const = narrow(values(weight, np.float32) * per_output, weight.desc.dtype)
+        weight.const = narrow(values(weight, np.float32) * _per_output(node, factor), weight.desc.dtype)
         old_bias = old_bias * factor
-    sums = np.broadcast_to(old_bias + offset, (weight.desc.origin_shape[0],)).astype(np.float32)
+    sums = np.broadcast_to(old_bias + offset, (node.output.desc.origin_shape[1],)).astype(np.float32)
     if bias is None:
         graph.set_input(node, _BIAS, graph.add_const(f"{node.name}_bias", sums))
     else:
         bias.const, bias.desc = sums, bias.desc.with_dtype(DType.FLOAT)
     graph.revision += 1
+
+
+def _per_output(node: Node, factor: np.ndarray) -> np.ndarray:
+    """float32 factors (OC,) of the outputs, shaped to multiply a convolution's filter."""
+    weight = node.inputs[_WEIGHT]
+    assert weight is not None
+    shape, factor = weight.desc.origin_shape, factor.astype(np.float32)
+    if node.op_type == "Conv2D":
+        return factor.reshape(-1, *(1,) * (len(shape) - 1))
+    # (C, OC / groups, KH, KW): the rows of a group's input channels share its outputs.
+    groups = node.attrs["groups"]
+    return factor.reshape(groups, -1).repeat(shape[0] // groups, axis=0)[:, :, None, None]
 
 
 class FoldBatchNorm(Rule):
@@ -163,7 +174,7 @@ def _other(node: Node, maker: Node) -> Tensor:
 class FoldPadding(Rule):
     """Zero padding of H and W in front of a convolution becomes its own padding."""
 
-    roots = CONVOLUTIONS
+    roots = ("Conv2D",)
 
     def match(self, graph: Graph, node: Node) -> Nodes | None:
         pad = above(node, 0, ("PadD",))

@@ -153,6 +153,42 @@ class JoinGate(_Joined):
         self.replace(graph, nodes, self._GATES[nodes[1].op_type], [x], {})
 
 
+class JoinHardSwish(_Joined):
+    """x * clip(x + 3, 0, 6) / 6, the division also as a factor."""
+
+    roots = ("RealDiv", "Mul")
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        product = made_by(self._sixth(node), "Mul") if not node.fused else None
+        if product is None:
+            return None
+        for gated, x in pair(product):
+            clip = made_by(gated, "ClipByValue", "Relu6")
+            plus = made_by(clip.inputs[0], "Add") if clip is not None else None
+            if clip is not None and plus is not None and self._to_six(clip) and with_scalar(plus, 3.0) is x:
+                return (node, product, clip, plus)
+        return None
+
+    @staticmethod
+    def _sixth(node: Node) -> Tensor | None:
+        """What a node takes the sixth part of."""
+        if node.op_type == "Mul":
+            return with_scalar(node, 1 / 6)
+        return node.inputs[0] if scalar(node.inputs[1]) == 6.0 else None
+
+    @staticmethod
+    def _to_six(clip: Node) -> bool:
+        if clip.op_type == "Relu6":
+            return True
+        return (clip.attrs["clip_value_min"], clip.attrs["clip_value_max"]) == (0.0, 6.0)
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        product, clip = nodes[1:3]
+        x = next(other for gated, other in pair(product) if gated is clip.output)
+        assert x is not None
+        self.replace(graph, nodes, "HardSwish", [x], {})
+
+
 class JoinLayerNorm(_Joined):
     """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * gamma + beta over the last axes."""
 

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from metadef.format import Format
+from metadef.ops.cube import turned_filter
 from metadef.ops.geometry import ConvGeometry
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
+from npusim.kernels.move import copy as copy_box
 from npusim.kernels.plans.fusion import epilogue_of
+from npusim.kernels.plans.move import byte_strides
 from npusim.kernels.plans.site import NoFastKernel, Site
+from npusim.kernels.weights import aligned
 
 
 def plan_conv(site: Site) -> list[Call]:
-    """Conv2D on NC1HWC0 activations with constant filter and bias."""
+    """Conv2D and Conv2DTransposeD on NC1HWC0 activations with constant filter and bias."""
     x, out = site.input(0), site.output()
     for operand in (x, out):
         if operand.desc.format is not Format.NC1HWC0:
             raise NoFastKernel(f"convolution on {operand.desc.format.name}")
-    shape = conv_shape(ConvGeometry.of(site.kernel), x.desc.c0, out.desc.c0)
+    g = ConvGeometry.of(site.kernel)
+    shape = conv_shape(g, x.desc.c0, out.desc.c0)
     bias = site.constant(2) if site.has(2) else None
-    packed = pack_conv(shape, site.constant(1), bias)
+    filters = site.constant(1)
     dtypes = (site.element(x), site.element(out))
-    return [conv2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue_of(site, site.kernel.fused))]
+    epilogue = epilogue_of(site, site.kernel.fused)
+    if site.kernel.op_type != "Conv2DTransposeD":
+        return [conv2d(shape, site.address(x), pack_conv(shape, filters, bias), site.address(out), dtypes, epilogue)]
+    spread, copy = _spread(site, g)
+    packed = pack_conv(shape, turned_filter(filters, g.groups), bias)
+    call = conv2d(shape, spread.ctypes.data, packed, site.address(out), dtypes, epilogue)
+    call.keep.append(spread)
+    return [copy, call]
+
+
+def _spread(site: Site, g: ConvGeometry) -> tuple[np.ndarray, Call]:
+    """Zeros with room for the pixels of x between them, and the copy that puts those there."""
+    desc = site.input(0).desc
+    n, c1, h, w, c0 = desc.shape
+    held = aligned(np.zeros((n, c1, g.h, g.w, c0), desc.dtype.numpy))
+    image, block, row, pixel, lane = held.strides
+    target = (image, block, row * g.spread_h, pixel * g.spread_w, lane)
+    source = byte_strides(desc)
+    return held, copy_box(
+        desc.dtype.bytes, site.address(site.input(0)), source, held.ctypes.data, target, (n, c1, h, w, c0)
+    )
 
 
 def conv_shape(g: ConvGeometry, c0_in: int, c0_out: int) -> Conv2D:

@@ -51,20 +51,34 @@ def plan_tile(site: Site) -> list[Call]:
     return onto(site, site.address(site.input(0)), strides, shape)
 
 
+def plan_resize(site: Site) -> list[Call]:
+    """ResizeNearestNeighborV2D: H and W become (pixel, repeat), the repeats with stride 0; plain or NC1HWC0."""
+    x, out = site.moved_operand().desc, site.output().desc
+    strides = byte_strides(x)
+    (h, w), (oh, ow) = x.origin_shape[2:], out.origin_shape[2:]
+    shape = (*x.shape[:2], h, oh // h, w, ow // w, *x.shape[4:])
+    walk = (*strides[:3], 0, strides[3], 0, *strides[4:])
+    return onto(site, site.address(site.input(0)), walk, shape)
+
+
 def plan_pad(site: Site) -> list[Call]:
     """PadD: x copied into the middle; a constant fills the result first, reflection and edges grow axis by axis."""
-    x, out = site.plain_operand().desc, site.output().desc
+    x, out = site.moved_operand().desc, site.output().desc
     target, steps = site.address(site.output()), byte_strides(out)
     pairs = pad_pairs(x.origin_shape, site.kernel.attrs)
+    if not x.is_plain:
+        if site.kernel.attrs["mode"] != "constant" or any(pairs[1]):
+            raise NoFastKernel(f"PadD of channels, or by {site.kernel.attrs['mode']}, on {x.format.name}")
+        pairs = [*pairs, (0, 0)]
     inner = target + sum(before * step for (before, _), step in zip(pairs, steps, strict=True))
     calls: list[Call] = []
     constant = site.kernel.attrs["mode"] == "constant"
     if constant:
         value = narrow(np.asarray(site.kernel.attrs["constant_values"]), out.dtype)
-        calls.append(move.fill(value.reshape(1)[0], target, steps, out.origin_shape))
+        calls.append(move.fill(value.reshape(1)[0], target, steps, out.shape))
     if x.elements:
         source = site.address(site.input(0))
-        calls += copied(site, source, byte_strides(x), inner, steps, x.origin_shape, x.dtype.bytes)
+        calls += copied(site, source, byte_strides(x), inner, steps, x.shape, x.dtype.bytes)
     return calls if constant else calls + _grown(site, pairs)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from metadef.dtype import DType
+from metadef.format import Format
 from metadef.kernel import Kernel
 from metadef.program import Operand, Region, Task
 from npusim.device import Device, release_pages
@@ -71,6 +72,16 @@ class Site:
             raise NoFastKernel(f"{self.kernel.op_type} on {(out if x.desc.is_plain else x).desc.format.name}")
         if self.kernel.fused:
             raise NoFastKernel(f"{self.kernel.op_type} with a fused chain")
+        return x
+
+    def moved_operand(self) -> Operand:
+        """Input 0, plain or in NC1HWC0 as the result is. Raises NoFastKernel otherwise, or for a fused chain."""
+        x, out = self.input(0), self.output()
+        if x.desc.is_plain and out.desc.is_plain:
+            return self.plain_operand()
+        blocked = x.desc.format is out.desc.format is Format.NC1HWC0 and x.desc.origin_format is Format.NCHW
+        if not blocked or x.desc.c0 != out.desc.c0 or self.kernel.fused:
+            raise NoFastKernel(f"{self.kernel.op_type} from {x.desc.format.name} to {out.desc.format.name}")
         return x
 
     def address(self, operand: Operand) -> int:

@@ -16,12 +16,17 @@ from npusim.kernels.plans.site import NoFastKernel, Site
 
 def plan_slice(site: Site) -> list[Call]:
     """StridedSliceD: a start address and a stride an axis."""
-    x, out = site.plain_operand().desc, site.output().desc
+    x, out = site.moved_operand().desc, site.output().desc
     ranges = slice_ranges(x.origin_shape, site.kernel.attrs)
     steps = byte_strides(x)
+    if not x.is_plain:
+        first, stride, _ = ranges[1]
+        if stride != 1 or first % x.c0:
+            raise NoFastKernel(f"StridedSliceD of parts of channel blocks on {x.format.name}")
+        ranges = [ranges[0], (first // x.c0, 1, out.shape[1]), *ranges[2:], (0, 1, x.c0)]
     start = sum(first * step for (first, _, _), step in zip(ranges, steps, strict=True))
     strides = [stride * step for (_, stride, _), step in zip(ranges, steps, strict=True)]
-    return onto(site, site.address(site.input(0)) + start, strides, out.origin_shape)
+    return onto(site, site.address(site.input(0)) + start, strides, out.shape)
 
 
 def plan_concat(site: Site) -> list[Call]:

@@ -291,7 +291,7 @@ MOVE = [
         "Resize-double",
         "Resize",
         [X, None, Const(np.array([1, 1, 2, 2], np.float32))],
-        ascend=["Reshape", "BroadcastToD", "Reshape"],
+        ascend=["ResizeNearestNeighborV2D"],
     ),
     Case("Resize-sizes", "Resize", [X, None, None, i64(2, 3, 3, 11)], ascend=["GatherV2", "GatherV2"]),
     Case(

@@ -38,6 +38,15 @@ SAMPLES: dict[str, Sample] = {
     "Cast": Sample(((2, 3),), {"dst_type": DType.INT32}),
     "ConcatD": Sample(((2, 3), (2, 5)), {"concat_dim": 1}),
     "Conv2D": Sample(((2, 4, 7, 6), (6, 2, 3, 2), (6,)), {"strides": (1, 1, 2, 1), "pads": (1, 0, 2, 1), "groups": 2}),
+    "Conv2DTransposeD": Sample(
+        ((2, 4, 5, 4), (4, 3, 3, 2), (6,)),
+        {
+            "input_size": (2, 6, 9, 11),
+            "strides": (1, 1, 2, 3),
+            "pads": (1, 1, 0, 0),
+            "groups": 2,
+        },
+    ),
     "Flatten": Sample(((2, 3, 5),)),
     "FloorMod": Sample((np.arange(-5, 5, dtype=np.int32), np.full(10, 3, np.int32))),
     "GatherElements": Sample(((4, 3), np.array([[0, -1, 3]]))),
@@ -53,6 +62,7 @@ SAMPLES: dict[str, Sample] = {
     "MaxPoolV3": Sample(((2, 3, 7, 5),), WINDOW),
     "PRelu": Sample(((2, 3, 5), (3, 1))),
     "PadD": Sample(((2, 3),), {"paddings": (1, 0, 2, 3), "constant_values": 1.5}),
+    "ResizeNearestNeighborV2D": Sample(((2, 3, 4, 5),), {"size": (8, 15)}),
     "Reshape": Sample(((2, 3, 5),), {"shape": (5, -1)}),
     "RmsNorm": Sample(((2, 3, 7), (7,))),
     "SelectV2": Sample((BOOL, (2, 3), (3,))),
