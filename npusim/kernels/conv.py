@@ -84,7 +84,7 @@ def conv2d(
         tap_channels=layout.tap_channels,
         pixel_bytes=layout.pixel_bytes,
         taps=layout.taps(),
-        out_strides=_lane_strides(shape.c0_out, layout.oh * layout.ow, SIZE[dtypes[1]]),
+        out_strides=lane_strides(shape.c0_out, layout.oh * layout.ow, SIZE[dtypes[1]]),
         channels=shape.o,
         stored=stored,
         tiles=layout.tiles(band_rows),
@@ -95,7 +95,7 @@ def conv2d(
         unit_shifts=_unit_shifts(shape, layout, units[1]),
         epilogue=epilogue or Epilogue(),
     )
-    fields = _fill_fields(shape, layout, dtypes[0])
+    fields = fill_fields(shape, layout, dtypes[0])
     fields |= {
         "x": x,
         "bands": bands,
@@ -110,9 +110,9 @@ def conv2d(
     return call(name, shape.n * bands * splits, core.scratch_bytes, values)
 
 
-def _fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
+def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
     """Descriptor fields that say how a band of the input is read."""
-    xc, xh, xp = _lane_strides(shape.c0_in, shape.h * shape.w, SIZE[dtype])
+    xc, xh, xp = lane_strides(shape.c0_in, shape.h * shape.w, SIZE[dtype])
     planes = -(-shape.c // shape.c0_in) * shape.c0_in // 8
     lanes: int | np.ndarray = 0
     if layout.kind == "lanes":
@@ -151,7 +151,7 @@ def _unit_shifts(shape: Conv2D, layout: Scratch, units: int) -> np.ndarray | Non
     return int64_table([unit * 16 // out_per * per_group for unit in range(units)])
 
 
-def _lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
+def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
     """Byte distance of 16 channels, of 8 channels and of pixels in NC1HWC0 with `plane` pixels a plane."""
     if c0 == 8:
         return 2 * plane * 8 * size, plane * 8 * size, 8 * size

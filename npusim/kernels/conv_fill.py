@@ -40,19 +40,19 @@ FIELDS = (
     "lane_table",
 )
 (
-    _X,
-    _BANDS,
-    _SPLITS,
-    _UNITS_PER_SPLIT,
-    _GROUPS,
+    X,
+    BANDS,
+    SPLITS,
+    UNITS_PER_SPLIT,
+    GROUPS,
     _PLANES,
     _H,
-    _XN,
+    XN,
     _XC,
     _XH,
     _XP,
     _X_ROW,
-    _ON,
+    ON,
     _BAND_OUT,
     _ROWS,
     _ROW_TABLE,
@@ -61,7 +61,7 @@ FIELDS = (
     _STRIDE_W,
     _BAND_IN,
     _PAD_TOP,
-    _ROW_BYTES,
+    ROW_BYTES,
     _NARROW_BYTES,
     _LANE_TABLE,
 ) = range(panels.CORE_END, panels.CORE_END + len(FIELDS))
@@ -71,37 +71,37 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes>`."""
     source, target, kind = parameters.split(":")
     panels.define(k, target)
-    _emit_zeros(k)
-    {"narrow": _emit_narrow_fill, "lanes": _emit_lane_fill}.get(kind, _emit_fill)(k, source)
+    emit_zeros(k)
+    {"narrow": _emit_narrow_fill, "lanes": _emit_lane_fill}.get(kind, emit_fill)(k, source)
     with k.main() as (desc, part, ctx):
-        splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
+        splits, bands = k.field(desc, SPLITS), k.field(desc, BANDS)
         split, rest = part % splits, part / splits
         band, image = rest % bands, rest / bands
-        per = k.field(desc, _UNITS_PER_SPLIT)
+        per = k.field(desc, UNITS_PER_SPLIT)
         begin = split * per
         end = k.minimum(begin + per, k.field(desc, panels.UNITS))
-        first, count, x = k.const(0), k.field(desc, _GROUPS), scratch(k, ctx)
+        first, count, x = k.const(0), k.field(desc, GROUPS), scratch(k, ctx)
         if kind in ("depthwise", "lanes"):
             # Scratch holds only what this part's one unit reads.
             first, count = begin, k.const(1)
-        source_image = k.field(desc, _X) + image * k.field(desc, _XN)
+        source_image = k.field(desc, X) + image * k.field(desc, XN)
         k.call("fill", desc, scratch(k, ctx), source_image, band, first, count)
-        out = k.field(desc, panels.OUT) + image * k.field(desc, _ON) + band * k.field(desc, _BAND_OUT)
+        out = k.field(desc, panels.OUT) + image * k.field(desc, ON) + band * k.field(desc, _BAND_OUT)
         weights = panels.weights_field(k, desc)
         panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), band.eq(bands - 1))
 
 
-def _emit_zeros(k: Kernel) -> None:
+def emit_zeros(k: Kernel) -> None:
     with k.function("zeros", [I64, I64]) as (at, pixels):
         zero = k.const(0.0, vec(F32))
         with k.loop(pixels) as i:
             k.store(zero, at + i * PIXEL)
 
 
-def _emit_fill(k: Kernel, dtype: str) -> None:
+def emit_fill(k: Kernel, dtype: str) -> None:
     """fill(desc, scratch, image, band, first group, groups): fp32 [group][row][phase, column][16], zero padded."""
     with k.function("fill", [I64] * 6) as (desc, base, image, band, first, count):
-        row_bytes, rows = k.field(desc, _ROW_BYTES), k.field(desc, _ROWS)
+        row_bytes, rows = k.field(desc, ROW_BYTES), k.field(desc, _ROWS)
         height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         planes, xc, x_row = k.field(desc, _PLANES), k.field(desc, _XC), k.field(desc, _X_ROW)
@@ -157,8 +157,8 @@ def _emit_phases(k: Kernel, desc: Val, to: Val, row: Val, copy: Callable[[Val, V
 def _emit_lane_fill(k: Kernel, dtype: str) -> None:
     """fill for groups that share 16 lanes: plane j holds, in every lane, input channel j of that lane's group."""
     with k.function("fill", [I64] * 6) as (desc, base, image, band, unit, _count):
-        planes, rows, height = k.field(desc, _GROUPS), k.field(desc, _ROWS), k.field(desc, _H)
-        table, x_row, row_bytes = k.field(desc, _ROW_TABLE), k.field(desc, _X_ROW), k.field(desc, _ROW_BYTES)
+        planes, rows, height = k.field(desc, GROUPS), k.field(desc, _ROWS), k.field(desc, _H)
+        table, x_row, row_bytes = k.field(desc, _ROW_TABLE), k.field(desc, _X_ROW), k.field(desc, ROW_BYTES)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         at = k.var(base)
         with k.loop(planes) as plane:
@@ -184,7 +184,7 @@ def _emit_lane_fill(k: Kernel, dtype: str) -> None:
 def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
     """fill for few channels: fp32 [row][column][channels], written in order as each store spills over the next."""
     with k.function("fill", [I64] * 6) as (desc, base, image, band, _first, _count):
-        row_bytes, pixel = k.field(desc, _ROW_BYTES), k.field(desc, _NARROW_BYTES)
+        row_bytes, pixel = k.field(desc, ROW_BYTES), k.field(desc, _NARROW_BYTES)
         height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         left, count, _right, first = (k.field(k.field(desc, _PHASE_TABLE), i) for i in range(4))

@@ -22,31 +22,31 @@ from npusim.kernels.store import kernel_address
 from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
 
 (
-    _WEIGHTS,
+    WEIGHTS,
     BIAS,
     OUT,
     FULL_UNITS,
     UNITS,
-    _UNIT_BYTES,
-    _TAP_COUNT,
-    _TAPS,
-    _OC,
-    _OH,
+    UNIT_BYTES,
+    TAP_COUNT,
+    TAPS,
+    OC,
+    OH,
     PIXEL_PITCH,
-    _CHANNELS,
-    _STORED,
+    CHANNELS,
+    STORED,
     TILES,
     LAST_TILES,
     TILE_COUNT,
     LAST_TILE_COUNT,
     _PITCH,
     _BUFFER,
-    _VECTORS,
+    VECTORS,
     _UNIT_SHIFTS,
-    _WIDENED,
-    _EPILOGUE,
+    WIDENED,
+    EPILOGUE,
 ) = range(1, 24)
-CORE_END = _EPILOGUE + epilogue.FIELDS
+CORE_END = EPILOGUE + epilogue.FIELDS
 BUFFER_BYTES = 14 * 2 * 64 + 64
 
 
@@ -182,34 +182,34 @@ def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
 
 def define(k: Kernel, dtype: str) -> None:
     """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end unit, last band?)`."""
-    epilogue.emit_function(k, dtype, _EPILOGUE)
+    epilogue.emit_function(k, dtype, EPILOGUE)
     with k.function("panels", [I64] * 8) as (desc, ctx, base, out, weights, begin, end, last):
-        names = range(_WEIGHTS, _EPILOGUE)
+        names = range(WEIGHTS, EPILOGUE)
         f = {n: k.field(desc, n) for n in names}
         buffer = scratch(k, ctx) + f[_BUFFER]
         block = k.alloca(8 * BLOCK_FIELDS)
         tiles = k.select(last.ne(0), f[LAST_TILES], f[TILES])
         count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
-        shift = k.field(desc, _EPILOGUE) - f[OUT]
-        k.store(f[_TAPS], block + 8)
-        k.store(f[_TAP_COUNT], block + 16)
+        shift = k.field(desc, EPILOGUE) - f[OUT]
+        k.store(f[TAPS], block + 8)
+        k.store(f[TAP_COUNT], block + 16)
         k.store(buffer, block + 40)
         k.store(f[_PITCH], block + 48)
         with k.loop(end, start=begin) as unit:
             full = unit < f[FULL_UNITS]
             # Tail units come after the full ones and are one vector wide.
-            group = k.select(full, unit * f[_VECTORS], f[FULL_UNITS] * f[_VECTORS] + unit - f[FULL_UNITS])
-            vectors = k.select(full, f[_VECTORS], 1)
-            group_bytes = f[_UNIT_BYTES] / f[_VECTORS]
+            group = k.select(full, unit * f[VECTORS], f[FULL_UNITS] * f[VECTORS] + unit - f[FULL_UNITS])
+            vectors = k.select(full, f[VECTORS], 1)
+            group_bytes = f[UNIT_BYTES] / f[VECTORS]
             panel = k.var(weights + group * group_bytes)
-            with k.when(f[_WIDENED].ne(0)):
-                wide = scratch(k, ctx) + f[_WIDENED]
+            with k.when(f[WIDENED].ne(0)):
+                wide = scratch(k, ctx) + f[WIDENED]
                 with k.loop(vectors * group_bytes, step=32) as at:
                     k.store(k.load_f32(panel.get() + at, "f16"), wide + at * 2)
                 panel.set(wide)
             k.store(panel.get(), block + 24)
             k.store(f[BIAS] + group * 64, block + 32)
-            pixels = k.var(out + group * f[_OC])
+            pixels = k.var(out + group * f[OC])
             x = k.var(base)
             with k.when(f[_UNIT_SHIFTS].ne(0)):
                 x.set(base + k.load(f[_UNIT_SHIFTS] + unit * 8))
@@ -219,8 +219,8 @@ def define(k: Kernel, dtype: str) -> None:
                 k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
                 live = k.field(row, 3)
                 at = pixels.get()
-                lanes = (f[_CHANNELS] - group * 16, f[_STORED] - group * 16)
-                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[_OC], f[_OH], f[PIXEL_PITCH], *lanes)
+                lanes = (f[CHANNELS] - group * 16, f[STORED] - group * 16)
+                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[OC], f[OH], f[PIXEL_PITCH], *lanes)
                 pixels.set(at + live * f[PIXEL_PITCH])
 
 
@@ -233,4 +233,4 @@ def call_panels(
 
 def weights_field(k: Kernel, desc: Val) -> Val:
     """Address of the packed weights."""
-    return k.field(desc, _WEIGHTS)
+    return k.field(desc, WEIGHTS)
