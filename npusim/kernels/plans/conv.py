@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from metadef.format import Format
@@ -11,7 +13,6 @@ from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.move import copy as copy_box
 from npusim.kernels.plans.fusion import epilogue_of
-from npusim.kernels.plans.move import byte_strides
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.weights import aligned
 
@@ -39,15 +40,15 @@ def plan_conv(site: Site) -> list[Call]:
 
 def _spread(site: Site, g: ConvGeometry) -> tuple[np.ndarray, Call]:
     """Zeros with room for the pixels of x between them, and the copy that puts those there."""
-    desc = site.input(0).desc
-    n, c1, h, w, c0 = desc.shape
-    held = aligned(np.zeros((n, c1, g.h, g.w, c0), desc.dtype.numpy))
-    image, block, row, pixel, lane = held.strides
-    target = (image, block, row * g.spread_h, pixel * g.spread_w, lane)
-    source = byte_strides(desc)
-    return held, copy_box(
-        desc.dtype.bytes, site.address(site.input(0)), source, held.ctypes.data, target, (n, c1, h, w, c0)
-    )
+    x = site.input(0)
+    *_, h, w, c0 = x.desc.shape
+    planes = prod(x.desc.shape[:2])
+    size = x.desc.dtype.bytes
+    held = aligned(np.zeros(planes * g.h * g.w * c0, x.desc.dtype.numpy))
+    pixel = c0 * size
+    source = (h * w * pixel, w * pixel, pixel, size)
+    target = (g.h * g.w * pixel, g.spread_h * g.w * pixel, g.spread_w * pixel, size)
+    return held, copy_box(size, site.address(x), source, held.ctypes.data, target, (planes, h, w, c0))
 
 
 def conv_shape(g: ConvGeometry, c0_in: int, c0_out: int) -> Conv2D:
