@@ -110,7 +110,7 @@ def print_bisection(found: Bisection, console: Any) -> None:
     """Print the answer; fits 110 columns."""
     tried = f"{found.probes} graphs computed, {found.passes} passes, limit {found.limit:g}"
     if not found.culprit:
-        console.print(f"no pass moves an output beyond the limit: {found.after:.2e} after all of them ({tried})")
+        console.print(f"no pass moves an output beyond the limit: {found.after:.2e} after all of them\n  ({tried})")
         return
     console.print(f"[bold]{found.culprit}[/bold]: {found.reason}", highlight=False)
     console.print(

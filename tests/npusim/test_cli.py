@@ -1,0 +1,263 @@
+"""The command line: exit codes, JSON that is one object and nothing else, and errors that teach."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npusim import cli
+from npusim.data import digits_model, digits_samples
+from tests.npusim.faulty import broken_models, small_model
+
+REPO = Path(__file__).resolve().parents[2]
+DIGITS = str(digits_model())
+ONE = ("--dim", "batch=1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call of the program left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        """The one object on standard output."""
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """Runs ``npusim`` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Answer:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["npusim", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        return Answer(code, out, err)
+
+    return run
+
+
+def refused(answer: Answer, *words: str, code: int = 2) -> None:
+    """The call was refused: nothing on standard output, every word on standard error."""
+    assert answer.code == code and answer.out == ""
+    assert answer.err.startswith(("npusim: [", "Usage: "))
+    assert not [word for word in words if word.lower() not in answer.err.lower()], answer.err
+
+
+# -- broken models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        ("missing", "does not exist"),
+        ("truncated", "truncated.onnx"),
+        ("empty", "empty"),
+        ("text", "text.onnx"),
+        ("unknown operator", "Relu"),
+        ("cycle", "cycle"),
+        ("duplicate", "'y'"),
+        ("external", "weights.bin"),
+    ],
+)
+def test_broken_models_are_refused(call: Call, tmp_path: Path, fault: str, word: str):
+    path = broken_models(tmp_path)[fault]
+    refused(call("run", path), "[model]" if fault != "unknown operator" else "[operator]", word)
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "plan", "compare", "align", "explain", "bisect"])
+def test_every_command_refuses_a_broken_model(call: Call, tmp_path: Path, command: str):
+    path = broken_models(tmp_path)["truncated"]
+    refused(call(command, path, "--json"), "truncated.onnx")
+
+
+def test_damaged_offline_models_are_refused(call: Call, tmp_path: Path):
+    made = call("compile", DIGITS, *ONE, "-o", "digits.om", "--json")
+    assert made.code == 0 and made.json["host_tasks"] == 0 and made.json["tasks"] > 5
+    whole = Path("digits.om").read_bytes()
+    for cut in (10, len(whole) // 2, len(whole) - 3):
+        Path("cut.om").write_bytes(whole[:cut])
+        refused(call("run", "cut.om"), "cut.om")
+    flipped = bytearray(whole)
+    for place in range(64, min(len(whole), 4000), 97):
+        flipped[place] ^= 0x55
+    Path("flipped.om").write_bytes(bytes(flipped))
+    refused(call("run", "flipped.om"), "flipped.om")
+
+
+# -- wrong calls -------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_feeds_are_refused_with_what_fits(call: Call, tmp_path: Path):
+    model = small_model(tmp_path / "small.onnx")
+    for name, array in (
+        ("good", np.ones((2, 3), np.float32)),
+        ("shape", np.ones((3, 2), np.float32)),
+        ("dtype", np.ones((2, 3), np.float64)),
+    ):
+        np.save(tmp_path / f"{name}.npy", array)
+    (tmp_path / "text.npy").write_text("no array")
+    assert call("run", model, "--input", "x=good.npy").code == 0
+    refused(call("run", model, "--input", "z=good.npy"), "'z'", "known: x", "feed 'x'")
+    refused(call("run", model, "--input", "x=shape.npy"), "shape", "[2, 3]", "[3, 2]")
+    refused(call("run", model, "--input", "x=dtype.npy"), "element type", "astype('float32')")
+    refused(call("run", model, "--input", "x=gone.npy"), "cannot read input 'x'")
+    refused(call("run", model, "--input", "x=text.npy"), "cannot read input 'x'")
+    refused(call("run", model, "--input", "good.npy"), "NAME=VALUE")
+
+
+def test_unknown_names_are_answered_with_near_misses(call: Call):
+    refused(call("run", DIGITS, *ONE, "--soc", "Ascend910B"), "[target]", "Ascend910B3")
+    refused(call("run", DIGITS, *ONE, "--disable", "RefineRunningFormat"), "RefineRunningFormat")
+    refused(call("run", DIGITS, "--dim", "batch=two"), "whole numbers")
+    refused(call("explain", DIGITS, "stemm", *ONE), "there is no node")
+    refused(call("ops", "Cnov2D"), "Conv2D")
+    refused(call("rum", DIGITS), "No such command")
+    refused(call("run", DIGITS, "--precision", "fp8"), "fp16")
+    refused(call("align"), "--micro")
+    refused(call("diff", DIGITS, *ONE), "--b-soc")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="needs a place that cannot be written")
+def test_places_that_cannot_be_written_are_named(call: Call, tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    model = small_model(tmp_path / "small.onnx")
+    refused(call("run", model, "--out", "file/below"), "cannot write", "file/below")
+    refused(call("compile", model, "-o", "/dev/full/x.om"), "cannot write")
+    refused(call("profile", model, "--out", "file/below", "--json"), "cannot write")
+    refused(call("check", model, "--golden", "file/golden.json", "--update"), "cannot write")
+
+
+def test_full_disk_leaves_the_earlier_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = small_model(tmp_path / "small.onnx")
+    assert call("check", model, "--golden", "g.json", "--update").code == 0
+    before = Path("g.json").read_bytes()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    refused(call("check", model, "--golden", "g.json", "--update"), "No space left on device")
+    assert Path("g.json").read_bytes() == before and not list(tmp_path.glob(".g.json*"))
+
+
+def test_capacity_that_no_plan_keeps_leaves_with_one(call: Call):
+    answer = call("plan", DIGITS, *ONE, "--capacity", "512")
+    assert answer.code == 1 and "[plan]" in answer.err and answer.out == ""
+
+
+def test_faults_of_ours_leave_without_a_traceback(call: Call, monkeypatch: pytest.MonkeyPatch):
+    def broken(*args: object, **options: object) -> None:
+        raise ZeroDivisionError("made for the test")
+
+    monkeypatch.setattr("npusim.commands.run.open_model", broken)
+    refused(call("run", DIGITS), "[internal]", "ZeroDivisionError", "NPUSIM_TRACEBACK")
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_run_gives_its_stable_keys(call: Call, tmp_path: Path):
+    np.save(tmp_path / "image.npy", digits_samples().as_input(30, 1))
+    answer = call("run", DIGITS, *ONE, "--input", "image=image.npy", "--out", "results", "--json")
+    found = answer.json
+    assert answer.code == 0 and {"outputs", "cycles", "us", "peak_bytes", "tasks", "host_tasks"} <= found.keys()
+    assert found["outputs"] == [{"name": "probabilities", "shape": [1, 10], "dtype": "float32"}]
+    scores = np.load("results/probabilities.npy")
+    assert scores.argmax() == digits_samples().outputs[30].argmax()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (("plan", DIGITS, *ONE), {"theory_min", "total_size", "no_reuse", "optimal", "tensors"}),
+        (("compare", DIGITS, *ONE), {"outputs", "tasks"}),
+        (("explain", DIGITS, *ONE), {"passes", "refusals", "format_changes", "host_tasks", "longest"}),
+        (("ops",), {"ascend", "onnx", "host"}),
+        (("ops", "Conv2D"), {"ascend", "onnx"}),
+        (("socs",), {"socs"}),
+        (("diff", DIGITS, *ONE, "--b-soc", "Ascend310P3"), {"totals", "tasks", "edits", "same"}),
+        (("bisect", DIGITS, *ONE, "--limit", "0.05"), {"culprit", "limit", "probes"}),
+        (("align", "--micro"), {"micro"}),
+        (("align", DIGITS, *ONE, "--residues", "16", "--rows"), {"operators", "totals", "equal", "rows"}),
+        (("profile", DIGITS, *ONE), {"outputs", "cycles", "operators", "files"}),
+    ],
+    ids=lambda value: " ".join(item for item in value if item != DIGITS) if isinstance(value, tuple) else "",
+)
+def test_json_is_one_object_and_nothing_else(call: Call, arguments: tuple[str, ...], keys: set[str]):
+    answer = call(*arguments, "--json")
+    assert answer.code == 0 and answer.err == ""
+    assert keys <= answer.json.keys()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", DIGITS, *ONE),
+        ("ops",),
+        ("ops", "Softmax"),
+        ("diff", DIGITS, *ONE, "--b-soc", "Ascend310P3"),
+        ("align", DIGITS, *ONE, "--residues", "256,element", "--rows", "--micro"),
+        ("bisect", DIGITS, *ONE, "--limit", "0.05"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_text_fits_110_columns(call: Call, arguments: tuple[str, ...]):
+    answer = call(*arguments)
+    assert answer.code == 0 and answer.err == ""
+    assert max(map(len, answer.out.splitlines())) <= 110
+
+
+def test_help_names_every_command():
+    done = subprocess.run([sys.executable, "-m", "npusim", "--help"], cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    shown = {line.split()[0] for line in done.stdout.split("Commands:")[1].splitlines() if line.startswith("  ")}
+    wanted = {
+        "demo",
+        "run",
+        "profile",
+        "compile",
+        "plan",
+        "align",
+        "compare",
+        "diff",
+        "bisect",
+        "explain",
+        "ops",
+        "socs",
+    }
+    assert wanted | {"check"} <= shown
+
+
+def test_program_run_from_the_shell_leaves_with_its_code(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "npusim", "run", str(tmp_path / "no.onnx"), "--json"],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("npusim: [model]")
