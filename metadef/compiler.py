@@ -37,7 +37,8 @@ class CompileOptions:
     ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs
     and symbolic dimensions. ``capacity_bytes`` bounds the arena. ``conv`` is the algorithm of convolutions: ``direct``
     (exact, least memory), ``auto`` (what the chip's model says is faster), ``winograd``, ``winograd_f2`` or
-    ``winograd_f4`` (wherever it can). ``gears`` compiles several sets of input shapes into one model (then -1 in
+    ``winograd_f4`` (wherever it can). ``reorder`` looks for an order of the steps that needs less
+    memory. ``gears`` compiles several sets of input shapes into one model (then -1 in
     ``shapes`` marks what varies). ``check`` verifies graph invariants after every pass.
     """
 
@@ -50,6 +51,7 @@ class CompileOptions:
     reuse: bool = True
     capacity_bytes: int | None = None
     conv: str = "direct"
+    reorder: bool = False
     gears: GearSpec | None = None
     check: bool = False
 
@@ -100,6 +102,14 @@ def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions
     return load_onnx(source, shapes=options.shapes or None, dims=options.dims or None)
 
 
+def legal_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions) -> tuple[Graph, Target]:
+    """The model in the Ascend dialect before any pass, and its chip. Errors as in :func:`compile_model`."""
+    from metadef.legalize import legalize
+
+    target = load_target(options.soc)
+    return legalize(load_graph(source, options), target), target
+
+
 @dataclass
 class Scheduled:
     """The front half of the road: a graph after all passes and its schedule, not yet placed in memory."""
@@ -142,6 +152,11 @@ def schedule_model(
         report = run_pipeline(graph, target, pass_options, on_pass=hook)
     with _timed(seconds, "select"):
         schedule = select(graph, target, options.conv)
+    if options.reorder:
+        from metadef.reorder import reorder
+
+        with _timed(seconds, "reorder"):
+            schedule = reorder(schedule)
     hook("select", schedule)
     return Scheduled(graph, schedule, report, target, seconds)
 

@@ -1,5 +1,4 @@
-"""What rows off 32 bytes cost: every operator of a program with its rows as they are and with rows padded (or cut by
-one element), and the published effects of misalignment as runs of single copies.
+"""What rows off 32 bytes cost: every operator of a program with its rows as they are, and padded or cut by an element.
 
 Nothing is executed here: rows of another length are another network. Both forms are timed with the same tiles, cores
 and contents of L2, so that only the distance between rows differs.
@@ -15,13 +14,10 @@ from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
 from metadef.program import Program
 from metadef.target import Target
-from npusim.timing import micro
 from npusim.timing.program import l2_accesses
 from npusim.timing.tasks import memory_state, simulate
 
 BLOCK_BYTES = 32
-_TOTAL_BYTES = 12288 * 12288 * 2
-"""Bytes that the published copies read."""
 
 
 @dataclass(frozen=True)
@@ -120,69 +116,3 @@ def _with_length(desc: TensorDesc, length: int) -> TensorDesc:
 def _with_extents(desc: TensorDesc, extents: dict[int, int]) -> TensorDesc:
     lead, last = desc.origin_shape[:-2], desc.origin_shape[-2:]
     return replace(desc, origin_shape=(*lead, *(extents.get(size, size) for size in last)))
-
-
-# -- published effects -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MicroEffect:
-    """One effect on the simulated chip, beside what a board or the vendor says (``published``, ratio of times)."""
-
-    effect: str
-    aligned_us: float
-    misaligned_us: float
-    published: float
-    source: str
-
-    @property
-    def ratio(self) -> float:
-        """Misaligned time over aligned time."""
-        return self.misaligned_us / self.aligned_us
-
-
-def micro_effects(target: Target) -> list[MicroEffect]:
-    """The published effects of addresses and rows off the line, replayed as pure copies of 302 MB.
-
-    Raises:
-        TargetError: the chip lacks the paths of the copies.
-    """
-
-    def copy(path: str, **where: float) -> float:
-        fields = {"rows": 64, "row_bytes": 2048, "pitch": 24576, **where}
-        return micro.read_copies(target, _TOTAL_BYTES, path=path, **fields).us  # type: ignore[arg-type]
-
-    ub, l1, nz = "GM->UB", "GM->L1", "GM->L1 ND2NZ"
-    line, board = 512, "board, 910B1"
-    pairs = (
-        ("rows of 24574 B for 24576 B, GM->UB", copy(ub), copy(ub, pitch=24574), 1.28, board),
-        (
-            "rows of 24574 B for 24576 B, GM->L1 (ND to NZ)",
-            copy(nz, row_bytes=line),
-            copy(nz, row_bytes=line, pitch=24574),
-            1.91,
-            board,
-        ),
-        (
-            "address 32 B off the line, rows of 512 B",
-            copy(ub, row_bytes=line),
-            copy(ub, row_bytes=line, residue=32),
-            1 / 0.7,
-            "vendor, worst case",
-        ),
-        (
-            "all cores read the same lines, GM->UB",
-            copy(ub, cold=0),
-            copy(ub, cold=0, readers=target.cores(False)),
-            1.64,
-            board,
-        ),
-        (
-            "all cores read the same lines, GM->L1",
-            copy(l1, cold=0),
-            copy(l1, cold=0, readers=target.cores(True)),
-            1.26,
-            board,
-        ),
-    )
-    return [MicroEffect(*fields) for fields in pairs]

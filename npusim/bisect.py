@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from metadef.compiler import CompileOptions, load_graph
+from metadef.compiler import CompileOptions, legal_graph
 from metadef.debug import bisect_passes
 from metadef.graph import Graph, Tensor
-from metadef.legalize import legalize
 from metadef.ops.evaluate import evaluate
 from metadef.passes import PIPELINE, Pass, PassOptions
-from metadef.rewrite import run_passes
-from metadef.target import load_target
 from npusim.compare import difference
 from npusim.feeds import generate_feeds
 
@@ -63,14 +60,9 @@ def bisect_model(
     Raises:
         UsageError: the feeds do not fit. OperatorError: the model has operators that only the host knows.
     """
-    target = load_target(options.soc)
-    pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)
     chosen = [item for item in passes if item.name not in options.disabled_passes]
-
-    def fresh() -> Graph:
-        return legalize(load_graph(source, options), target)
-
-    start = fresh()
+    pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)
+    start, target = legal_graph(source, options)
     fed = feeds if feeds is not None else generate_feeds(map(_Input, start.inputs), seed)
     wanted = evaluate(start, fed, compute=np.float64)
     errors: list[float] = []
@@ -80,16 +72,15 @@ def bisect_model(
         errors.append(max(_distance(got[name], value) for name, value in wanted.items()))
         return errors[-1]
 
-    def after(count: int) -> float:
-        graph = fresh()
-        run_passes(chosen[:count], graph, target, pass_options)
-        return error(graph)
-
-    culprit = bisect_passes(fresh, lambda graph: error(graph) <= limit, target, pass_options, chosen) or ""
-    place = [item.name for item in chosen].index(culprit) if culprit else len(chosen)
-    before, last = (after(place), after(place + 1)) if culprit else (errors[0], errors[-1])
-    reason = chosen[place].reason if culprit else ""
-    return Bisection(limit, culprit, reason, len(chosen), len(errors), before, last)
+    culprit = bisect_passes(
+        lambda: legal_graph(source, options)[0], lambda graph: error(graph) <= limit, target, pass_options, chosen
+    )
+    good, bad = ([item for item in errors if (item <= limit) is side] for side in (True, False))
+    if culprit is None:
+        return Bisection(limit, "", "", len(chosen), len(errors), errors[0], errors[-1])
+    reason = next(item.reason for item in chosen if item.name == culprit)
+    # The search ends with the two prefixes around the culprit, and each side's last probe is one of them.
+    return Bisection(limit, culprit, reason, len(chosen), len(errors), good[-1], bad[-1])
 
 
 class _Input:

@@ -7,19 +7,16 @@ joins that with the pass report, the memory plan and the profile; :func:`explain
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from metadef.error import UsageError, suggest
 from metadef.graph import Graph, Node
-from metadef.kernel import phases_of
-from metadef.program import Operand, Task
+from metadef.program import Task
 from metadef.text import fused_types
-from npusim.advice import advise, judge
-from npusim.profile import TaskProfile
 from npusim.session import InferenceSession, SessionOptions
+from npusim.task_facts import TaskFacts, task_facts
 
 
 class History:
@@ -55,51 +52,6 @@ def _form(node: Node) -> str:
     results = ", ".join(str(tensor.desc) for tensor in node.outputs)
     engine = f" on {node.engine.value}" if node.engine is not None else ""
     return f"{node.name} = {node.op_type}{fused} -> {results}{engine}"
-
-
-@dataclass(frozen=True)
-class OperandFacts:
-    """Where an operand lies and why. ``life`` is its first and last task; ``shares`` what it shares memory with."""
-
-    port: str
-    name: str
-    desc: str
-    region: str
-    address: int
-    residue: int
-    payload_bytes: int
-    slot_bytes: int = 0
-    life: tuple[int, int] | None = None
-    shares: str = ""
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """All that is known of one task."""
-
-    task: int
-    name: str
-    op_type: str
-    epilogue: str
-    origins: tuple[str, ...]
-    engine: str
-    engine_reason: str
-    algorithm: str
-    kernel_reason: str
-    tile: str
-    block_dim: int
-    operands: tuple[OperandFacts, ...]
-    workspace_bytes: int
-    cycles: int
-    us: float
-    share: float
-    causes: dict[str, int]
-    pipes: dict[str, int]
-    traffic: dict[str, int]
-    bound_by: str
-    limits: dict[str, int] = field(default_factory=dict)
-    verdict: str = ""
-    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,7 +96,7 @@ class Explainer:
             notes += [f"{record.name}: {text}" for node, text in record.notes.items() if node in names]
             refusals += [f"{record.name}: {item.reason}" for item in record.refusals if item.node in names]
         view = "" if tasks else self._view(origin)
-        facts = tuple(self._facts(task) for task in tasks)
+        facts = tuple(task_facts(self.session, task) for task in tasks)
         return Explanation(origin, tuple(self.history.of(origin)), tuple(notes), tuple(refusals), facts, view)
 
     def network(self) -> dict[str, Any]:
@@ -223,101 +175,3 @@ class Explainer:
         if nodes:
             return f"'{nodes[0].name}' ({nodes[0].op_type}) is a view: its result lies where its operand does, no task"
         return "nothing of it is left in the compiled network: see its history"
-
-    # -- facts -------------------------------------------------------------------------------------------------------
-
-    def _facts(self, task: Task) -> TaskFacts:
-        kernel, row, profile = task.kernel, self.rows[task.id], self.session.profile.data
-        limits: dict[str, int] = {}
-        verdict = "runs on the host at a fixed cost: its rate is not modelled"
-        advice: list[str] = []
-        if task.on_device:
-            judgement = judge(task, row, self.session.target)
-            limits, verdict = judgement.limits, judgement.verdict
-            advice = advise(task, row, self.session.target)
-        return TaskFacts(
-            task=task.id,
-            name=task.name,
-            op_type=kernel.op_type,
-            epilogue=fused_types(kernel.fused),
-            origins=task.origins,
-            engine=kernel.engine.value,
-            engine_reason=self._engine_reason(task),
-            algorithm=kernel.algorithm,
-            kernel_reason=kernel.reason,
-            tile=_tile_text(task),
-            block_dim=kernel.block_dim,
-            operands=tuple(self._operands(task)),
-            workspace_bytes=sum(span.bytes for span in task.workspaces),
-            cycles=row.cycles,
-            us=round(profile.to_us(row.cycles), 3),
-            share=row.cycles / max(profile.cycles, 1),
-            causes=_sorted(row.causes),
-            pipes=_sorted(row.pipes),
-            traffic=_traffic(row),
-            bound_by=row.bound_by,
-            limits=limits,
-            verdict=verdict,
-            advice=tuple(advice),
-        )
-
-    def _engine_reason(self, task: Task) -> str:
-        for node in self.made.graph.nodes:
-            if node.name == task.name:
-                return node.engine_reason
-        return ""
-
-    def _operands(self, task: Task) -> Iterable[OperandFacts]:
-        for slot, item in enumerate(task.inputs):
-            if item is not None:
-                yield self._operand(f"input {slot}", item)
-        for slot, item in enumerate(task.outputs):
-            yield self._operand(f"output {slot}", item)
-
-    def _operand(self, port: str, item: Operand) -> OperandFacts:
-        plan = self.made.plan
-        rows = {row.name: row for row in plan.rows if row.tensor >= 0}
-        row, names = rows.get(item.name), {row.tensor: row.name for row in plan.rows}
-        shares = f"{row.alias_kind} of '{names.get(row.alias_of, '?')}'" if row and row.alias_of >= 0 else ""
-        return OperandFacts(
-            port,
-            item.name,
-            str(item.desc),
-            item.region.value,
-            item.address,
-            item.address % 512,
-            item.payload_bytes,
-            row.slot_bytes if row else 0,
-            (row.first, row.last) if row else None,
-            shares or (row.no_reuse if row else ""),
-        )
-
-
-def _tile_text(task: Task) -> str:
-    """Per phase of the kernel, the tile's fields without its buffers, then the buffers' places."""
-    texts = []
-    for tile in phases_of(task.kernel.tile):
-        fields = ", ".join(
-            f"{name}={value}" for name, value in vars(tile).items() if name != "buffers" and value not in ("", False)
-        )
-        places = [
-            f"{item.name}@{item.memory}+{item.offset_bytes} {item.size_bytes} B"
-            + f" x{item.copies}" * (item.copies > 1)
-            for item in tile.buffers
-        ]
-        texts.append("; ".join(part for part in (fields, ", ".join(places)) if part))
-    return " | ".join(texts)
-
-
-def _traffic(row: TaskProfile) -> dict[str, int]:
-    return {
-        **row.bytes,
-        "HBM read": row.hbm_read_bytes,
-        "HBM write": row.hbm_write_bytes,
-        "L2 hit": row.l2_hit_bytes,
-        "requests": row.requests,
-    }
-
-
-def _sorted(parts: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(parts.items(), key=lambda item: -item[1]))

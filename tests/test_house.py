@@ -20,7 +20,7 @@ TOP_LEVEL = {
 }
 LOCAL = {"build", "dist"}  # made by tools, ignored by git; so are dotted caches and *.egg-info
 FILE_LINES, FUNCTION_LINES = 800, 60
-FRONT_DOORS = ("metadef/compiler.py", "npusim/cli.py", "npusim/session.py")
+FRONT_DOORS = ("metadef/compiler.py", "npusim/cli.py", "npusim/commands/*.py", "npusim/session.py")
 HEAVY = {"numba", "llvmlite", "onnx", "onnxruntime", "matplotlib"}
 
 
@@ -127,7 +127,7 @@ def test_seven_own_imports_at_most():
     """No module but the packages' front doors leans on more than seven of ours."""
     wide = []
     for path in sources(*PACKAGES):
-        if path.name == "__init__.py" or shown(path) in FRONT_DOORS:
+        if path.name == "__init__.py" or any(path.match(door) for door in FRONT_DOORS):
             continue
         names = own_imports(ast.parse(path.read_text("utf-8")))
         if len(names) > 7:

@@ -34,6 +34,13 @@ def model_options(function: F) -> F:
                 type=click.Choice(["fp16", "origin"]),
                 help="fp16 is the real stack's default (force_fp16); origin keeps the model's types.",
             ),
+            click.option(
+                "--conv",
+                show_default="direct",
+                type=click.Choice(["direct", "auto", "winograd", "winograd_f2", "winograd_f4"]),
+                help="Algorithm of 3x3 convolutions: auto takes what the chip's model says is faster, winograd forces "
+                "Winograd's wherever it can serve (_f2, _f4: one tile size).",
+            ),
             click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Bind a symbolic dimension."),
             click.option(
                 "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Bind an input's whole shape."
@@ -74,6 +81,7 @@ def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
         precision=options["precision"],
         threads=threads,
         disabled_passes=frozenset(options["disabled"]),
+        conv=options["conv"],
         dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},
         shapes={
             name: tuple(_integer(name, item) for item in value.split(","))

@@ -88,7 +88,7 @@ def align(
 
 def _micro(soc: str, as_json: bool) -> list[dict[str, Any]]:
     from metadef.target import load_target
-    from npusim.align_rows import micro_effects
+    from npusim.align_micro import micro_effects
     from npusim.report.alignment import print_micro
 
     target = load_target(soc)

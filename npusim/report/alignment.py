@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.align import ELEMENT, AlignStudy, OperatorStudy
-from npusim.align_rows import MicroEffect, RowCost
+from npusim.align_micro import MicroEffect
+from npusim.align_rows import RowCost
 from npusim.report.pictures import new_figure
 from npusim.report.units import show_bytes, show_us
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from npusim.explain import Explanation, OperandFacts, TaskFacts
+from npusim.explain import Explanation
 from npusim.report.units import show_bytes, show_share, show_us
+from npusim.task_facts import OperandFacts, TaskFacts
 
 _LABEL = 11
 _REFUSALS = 12

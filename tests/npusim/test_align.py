@@ -16,7 +16,8 @@ from metadef.program import Program, Region
 from metadef.schedule import TensorKind
 from metadef.target import load_target
 from npusim.align import AlignStudy, align_model, align_session, checked_residues, chosen_tensors, with_residue
-from npusim.align_rows import micro_effects, row_costs, with_rows
+from npusim.align_micro import micro_effects
+from npusim.align_rows import row_costs, with_rows
 from npusim.data import digits_model, digits_samples
 from npusim.report.alignment import alignment_figure
 from npusim.session import InferenceSession, SessionOptions
