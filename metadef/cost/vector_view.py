@@ -23,6 +23,8 @@ from metadef.target import Target
 
 REPEAT_BYTES = 256
 MAX_REPEATS = 255
+WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
+"""Parts of a convolution that are no operators of their own."""
 LONG_ROW = 1024
 """Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
 _TWO_SOURCES = frozenset(
@@ -95,6 +97,10 @@ class VectorView:
             TargetError: the instruction list names an instruction that the target lacks.
         """
         if "shape" in kernel.attrs and kernel.op_type.startswith("Winograd"):
+            from metadef.cost.winograd_view import phase_view
+
+            return phase_view(kernel)
+        if kernel.op_type in WINOGRAD_PHASES:
             from metadef.cost.winograd_view import phase_view
 
             return phase_view(kernel)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work
+from metadef.cost.vector_view import REPEAT_BYTES, WINOGRAD_PHASES, Stream, VectorView, Work
 from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, ceil_div
 from metadef.kernel import Kernel, VectorTile
 from metadef.op import get_op
 from metadef.ops.geometry import ConvGeometry
 from metadef.winograd import planes_of, tile_edge
 
-INPUT_PHASE, OUTPUT_PHASE = "WinogradInput", "WinogradOutput"
+INPUT_PHASE, OUTPUT_PHASE = WINOGRAD_PHASES
 WIDE_BYTES = 4
 _INPUT_PASS = {2: {"add": 1, "sub": 3}, 4: {"add": 3, "sub": 4, "axpy": 6, "copy": 4}}
 """One pass of B^T d over a tile's edge. ``axpy`` adds a multiple to a register that ``copy`` prepared."""
