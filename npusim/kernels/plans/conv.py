@@ -13,6 +13,7 @@ from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.move import copy as copy_box
 from npusim.kernels.plans.fusion import epilogue_of
+from npusim.kernels.plans.groups import plan_groups, wants_own_blocks
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.weights import aligned
 
@@ -20,15 +21,14 @@ from npusim.kernels.weights import aligned
 def plan_conv(site: Site) -> list[Call]:
     """Conv2D and Conv2DTransposeD on NC1HWC0 activations with constant filter and bias."""
     x, out = site.input(0), site.output()
-    for operand in (x, out):
-        if operand.desc.format is not Format.NC1HWC0:
-            raise NoFastKernel(f"convolution on {operand.desc.format.name}")
     g = ConvGeometry.of(site.kernel)
-    shape = conv_shape(g, x.desc.c0, out.desc.c0)
+    shape = shape_of(site, g)
     bias = site.constant(2) if site.has(2) else None
     filters = site.constant(1)
     dtypes = (site.element(x), site.element(out))
     epilogue = epilogue_of(site, site.kernel.fused)
+    if site.kernel.op_type != "Conv2DTransposeD" and wants_own_blocks(g) and not epilogue.residual:
+        return plan_groups(site, shape, filters, bias, epilogue)
     if site.kernel.op_type != "Conv2DTransposeD":
         return [conv2d(shape, site.address(x), pack_conv(shape, filters, bias), site.address(out), dtypes, epilogue)]
     spread, copy = _spread(site, g)
@@ -51,8 +51,12 @@ def _spread(site: Site, g: ConvGeometry) -> tuple[np.ndarray, Call]:
     return held, copy_box(size, site.address(x), source, held.ctypes.data, target, (planes, h, w, c0))
 
 
-def conv_shape(g: ConvGeometry, c0_in: int, c0_out: int) -> Conv2D:
-    """The kernels' view of a convolution."""
+def shape_of(site: Site, g: ConvGeometry) -> Conv2D:
+    """The kernels' view of a convolution. Raises NoFastKernel unless activation and result are NC1HWC0."""
+    x, out = site.input(0), site.output()
+    for operand in (x, out):
+        if operand.desc.format is not Format.NC1HWC0:
+            raise NoFastKernel(f"convolution on {operand.desc.format.name}")
     return Conv2D(
         n=g.n,
         c=g.c,
@@ -64,6 +68,6 @@ def conv_shape(g: ConvGeometry, c0_in: int, c0_out: int) -> Conv2D:
         pads=(g.pad_top, g.pad_left, g.pad_bottom, g.pad_right),
         dilations=(g.dilation_h, g.dilation_w),
         groups=g.groups,
-        c0_in=c0_in,
-        c0_out=c0_out,
+        c0_in=x.desc.c0,
+        c0_out=out.desc.c0,
     )

@@ -1,0 +1,128 @@
+"""Host plans of transposed and grouped convolutions and of pixel moves in NC1HWC0, against the derived twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metadef.dtype import DType
+from metadef.format import Format
+from metadef.kernel import Engine, FusedOp
+from npusim.kernels.plans.groups import wants_own_blocks
+from tests.npusim.mini_program import MiniTask, mini_task
+from tests.npusim.test_plans import HALF, NC1, SINGLE, Draw, blocks, check, draw  # noqa: F401
+
+TYPES = pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=["fp16", "fp32"])
+
+TRANSPOSED = {
+    "doubling": ((1, 24, 5, 7), (24, 24, 2, 2), (10, 14), {"strides": (1, 1, 2, 2)}),
+    "cut and padded": (
+        (2, 20, 4, 5),
+        (20, 9, 3, 4),
+        (8, 17),
+        {"strides": (1, 1, 2, 3), "pads": (1, 1, 0, 0), "output_padding": (0, 0, 1, 1)},
+    ),
+    "grouped, dilated": (
+        (1, 12, 6, 4),
+        (12, 5, 3, 2),
+        (15, 9),
+        {"strides": (1, 1, 2, 2), "dilations": (1, 1, 2, 2), "groups": 3},
+    ),
+    "to one channel": ((1, 24, 6, 6), (24, 1, 2, 2), (12, 12), {"strides": (1, 1, 2, 2)}),
+}
+GROUPED = {
+    "straddling": ((2, 60, 5, 6), (84, 20, 3, 3), {"groups": 3, "pads": (1, 1, 1, 1)}),
+    "shuffle": ((1, 112, 7, 7), (136, 28, 1, 1), {"groups": 4}),
+    "narrow": ((1, 24, 9, 8), (112, 6, 1, 1), {"groups": 4, "strides": (1, 1, 2, 2)}),
+    "wide results": ((1, 24, 6, 6), (96, 12, 3, 1), {"groups": 2}),
+}
+
+
+def transposed(draw: Draw, dtype: DType, name: str, chain: tuple[FusedOp, ...] = ()) -> MiniTask:  # noqa: F811
+    x_shape, w_shape, size, attrs = TRANSPOSED[name]
+    channels = w_shape[1] * attrs.get("groups", 1)
+    c0 = blocks(dtype)
+    operands = [
+        draw(dtype, *x_shape, format=NC1, c0=c0),
+        draw(dtype, *w_shape, format=Format.FRACTAL_Z, c0=c0, const=True),
+        draw(SINGLE, channels, const=True),
+    ]
+    attrs = {"input_size": (x_shape[0], channels, *size), **attrs}
+    return mini_task("Conv2DTransposeD", operands, attrs, fused=chain, engine=Engine.AICORE)
+
+
+@TYPES
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolution(draw: Draw, name: str, dtype: DType):  # noqa: F811
+    _, (c, _, kh, kw), _, attrs = TRANSPOSED[name]
+    check(transposed(draw, dtype, name), terms=c // attrs.get("groups", 1) * kh * kw + 1)
+
+
+def test_transposed_convolution_with_activation(draw: Draw):  # noqa: F811
+    check(transposed(draw, HALF, "doubling", (FusedOp("Relu"),)), terms=100)
+
+
+def grouped(draw: Draw, dtype: DType, name: str, chain: tuple[FusedOp, ...] = ()) -> MiniTask:  # noqa: F811
+    x_shape, w_shape, attrs = GROUPED[name]
+    c0 = blocks(dtype)
+    operands = [
+        draw(dtype, *x_shape, format=NC1, c0=c0),
+        draw(dtype, *w_shape, format=Format.FRACTAL_Z, c0=c0, const=True),
+        draw(SINGLE, w_shape[0], const=True),
+    ]
+    attrs = {"strides": (1, 1, 1, 1), **attrs}
+    return mini_task("Conv2D", operands, attrs, fused=chain, engine=Engine.AICORE)
+
+
+@TYPES
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_that_straddle_blocks(draw: Draw, name: str, dtype: DType):  # noqa: F811
+    check(grouped(draw, dtype, name), terms=int(np.prod(GROUPED[name][1][1:])) + 1)
+
+
+def test_activations_do_not_reach_padding_lanes(draw: Draw):  # noqa: F811
+    check(grouped(draw, HALF, "straddling", (FusedOp("Sigmoid"),)), terms=200)
+
+
+def test_infinities_stay_in_their_group(draw: Draw):  # noqa: F811
+    task = grouped(draw, HALF, "straddling")
+    x = task.inputs[0]
+    assert x is not None
+    x[:, 0, :, :, 3] = np.inf  # channel 3: the first of three groups of 20 channels and 28 results
+    (result,) = task.run()
+    flat = result.transpose(0, 1, 4, 2, 3).reshape(2, -1, 5, 6)[:, :84]
+    assert not np.isfinite(flat[:, :28]).all() and np.isfinite(flat[:, 28:]).all()
+
+
+def test_depthwise_and_whole_blocks_need_no_copies():
+    from metadef.ops.geometry import ConvGeometry
+
+    window = {"n": 1, "h": 4, "w": 4, "oh": 4, "ow": 4, "kh": 1, "kw": 1, "stride_h": 1, "stride_w": 1}
+    window |= dict.fromkeys(("pad_top", "pad_bottom", "pad_left", "pad_right"), 0)
+    window |= {"dilation_h": 1, "dilation_w": 1}
+    wanted = {(32, 32, 32): False, (64, 64, 4): False, (136, 136, 4): True, (136, 136, 1): False}
+    for (c, oc, groups), own in wanted.items():
+        assert wants_own_blocks(ConvGeometry(c=c, oc=oc, groups=groups, **window)) is own
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, HALF, SINGLE], ids=str)
+def test_pixels_are_repeated(draw: Draw, dtype: DType):  # noqa: F811
+    attrs = {"size": (8, 15)}
+    check(mini_task("ResizeNearestNeighborV2D", [draw(dtype, 2, 20, 4, 5)], attrs))
+    if dtype.is_float:
+        x = draw(dtype, 2, 20, 4, 5, format=NC1, c0=blocks(dtype))
+        check(mini_task("ResizeNearestNeighborV2D", [x], attrs))
+
+
+@TYPES
+def test_images_are_padded_and_cut_in_blocks(draw: Draw, dtype: DType):  # noqa: F811
+    c0 = blocks(dtype)
+    x = draw(dtype, 2, 3 * c0 + 5, 4, 6, format=NC1, c0=c0)
+    check(mini_task("PadD", [x], {"paddings": (0, 1, 0, 0, 2, 1, 0, 3)}))
+    cut = {"begin": (0, c0, 3, 1), "end": (2, 3 * c0, 0, 6), "strides": (1, 1, -1, 2)}
+    check(mini_task("StridedSliceD", [x], cut))
+    check(mini_task("StridedSliceD", [x], cut | {"end": (2, 3 * c0 + 5, 0, 6)}))
+    odd = mini_task("StridedSliceD", [x], cut | {"begin": (0, 3, 3, 1)})
+    assert "parts of channel blocks" in str(odd.loaded.fallbacks)
+    odd = mini_task("PadD", [x], {"paddings": (0, 0, 1, 0, 0, 0, 0, 0)})
+    assert "PadD of channels" in str(odd.loaded.fallbacks)
