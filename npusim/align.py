@@ -245,8 +245,10 @@ def _variant(
 ) -> tuple[Compilation, Profile, dict[str, bytes]]:
     """The network planned, run and timed with the chosen tensors at a residue."""
     variant = replan(made, with_residue(made.schedule, chosen, residue))
-    compiled = replace(options, disabled_passes=frozenset(), shapes={}, dims={})
-    session = InferenceSession(variant.model, compiled)
+    running = SessionOptions(
+        threads=options.threads, numerics=options.numerics, deterministic=options.deterministic, checked=options.checked
+    )
+    session = InferenceSession(variant.model, running)
     digests = _digests(session, feeds)
     profile = session.profile.data
     session.close()
