@@ -15,7 +15,7 @@ import numpy as np
 
 from metadef.cost import engine
 from metadef.cost.cube_view import CubeView, Piece, piece_of
-from metadef.cost.vector_view import Stream, VectorView, Work
+from metadef.cost.vector_view import WINOGRAD_PHASES, Stream, VectorView, Work
 from metadef.error import ContractError
 from metadef.format import FRACTAL_ROWS, Format, ceil_div
 from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile, WinogradTile
@@ -119,7 +119,11 @@ def kernel_streams(
         if smallest and least == piece:
             return None
         return _cube_stream(kernel, view, kernel.tile, least if smallest else piece, target, memory, smallest)
-    if get_op(kernel.op_type).cost in (CostClass.CONV, CostClass.MATMUL):
+    on_cube = kernel.op_type not in WINOGRAD_PHASES and get_op(kernel.op_type).cost in (
+        CostClass.CONV,
+        CostClass.MATMUL,
+    )
+    if on_cube:
         raise ContractError(f"{kernel.op_type} reached costing without a tile", expected="a CubeTile", got="none")
     vector = VectorView.of(kernel, target)
     tile = kernel.tile if isinstance(kernel.tile, VectorTile) else vector.as_tile(target)
