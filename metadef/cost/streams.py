@@ -119,11 +119,7 @@ def kernel_streams(
         if smallest and least == piece:
             return None
         return _cube_stream(kernel, view, kernel.tile, least if smallest else piece, target, memory, smallest)
-    on_cube = kernel.op_type not in WINOGRAD_PHASES and get_op(kernel.op_type).cost in (
-        CostClass.CONV,
-        CostClass.MATMUL,
-    )
-    if on_cube:
+    if kernel.op_type not in WINOGRAD_PHASES and get_op(kernel.op_type).cost in (CostClass.CONV, CostClass.MATMUL):
         raise ContractError(f"{kernel.op_type} reached costing without a tile", expected="a CubeTile", got="none")
     vector = VectorView.of(kernel, target)
     tile = kernel.tile if isinstance(kernel.tile, VectorTile) else vector.as_tile(target)
