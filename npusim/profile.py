@@ -40,6 +40,7 @@ class TaskProfile:
     origins: tuple[str, ...] = ()
     layer: str = ""
     requests: int = 0
+    algorithm: str = "direct"
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,13 @@ class SessionOptions:
 
     ``soc`` and ``precision`` (``fp16`` or ``origin``) default to Ascend910B3 and fp16, and for an ``.om`` file to what
     it was compiled for. ``threads`` 0 uses every CPU of the process. ``numerics`` ``exact`` keeps the error of direct
-    summation, ``fast`` allows Winograd F(4x4). ``deterministic`` uses direct algorithms only, so that results are
-    bit-equal on every chip. ``profile`` computes cycles when the session is made (else at the first look at
-    ``.profile``). ``checked`` finds reads of unwritten memory. ``shapes`` and ``dims`` bind inputs and symbolic
-    dimensions. ``dynamic_batch_size`` ("1,2,4"), ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims``
-    ("1,128;1,256") are ATC's gears; ``padding`` says which axes a run may pad up to the nearest gear: ``batch``,
-    ``all`` or ``none``.
+    summation, ``fast`` allows Winograd F(4x4). ``deterministic`` uses direct algorithms only, so that results are bit-
+    equal on every chip. ``conv`` is the algorithm of convolutions on the chip (``metadef.winograd.CONV_CHOICES``, None:
+    direct); ``numerics`` says how this computer may carry tasks out that name the direct one. ``profile`` computes
+    cycles when the session is made (else at the first look at ``.profile``). ``checked`` finds reads of unwritten
+    memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions. ``dynamic_batch_size`` ("1,2,4"),
+    ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims`` ("1,128;1,256") are ATC's gears; ``padding`` says
+    which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``.
     """
 
     soc: str | None = None
@@ -55,6 +56,7 @@ class SessionOptions:
     numerics: str = "exact"
     deterministic: bool = False
     disabled_passes: frozenset[str] = frozenset()
+    conv: str | None = None
     profile: bool = False
     checked: bool = False
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -68,10 +70,16 @@ class SessionOptions:
         """What of this concerns the compiler. Raises UsageError for an unknown precision."""
         from metadef.compiler import CompileOptions
 
+        if self.deterministic and self.conv not in (None, "direct"):
+            hint = "leave one of the two out: deterministic allows direct algorithms only"
+            raise UsageError(
+                "Winograd's algorithm is not deterministic across chips", got=f"conv={self.conv}", hint=hint
+            )
         return CompileOptions(
             soc=self.soc or CompileOptions.soc,
             precision=self.precision or CompileOptions.precision,
             disabled_passes=frozenset(self.disabled_passes),
+            conv=self.conv or CompileOptions.conv,
             shapes=self.shapes,
             dims=self.dims,
             gears=parse_gears(self.dynamic_batch_size, self.dynamic_image_size, self.dynamic_dims),
@@ -242,7 +250,15 @@ class InferenceSession:
             if wanted is not None and wanted != has:
                 text = f"the model was compiled for another {name}"
                 raise UsageError(text, expected=wanted, got=has, hint=hint)
-        for name in ("disabled_passes", "shapes", "dims", "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"):
+        for name in (
+            "disabled_passes",
+            "conv",
+            "shapes",
+            "dims",
+            "dynamic_batch_size",
+            "dynamic_image_size",
+            "dynamic_dims",
+        ):
             if getattr(self.options, name):
                 raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)
         return model

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_SOC = "Ascend910B3"
+GEAR_OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "padding")
 
 
 def model_options(function: F) -> F:
@@ -55,6 +56,34 @@ def model_options(function: F) -> F:
     return function
 
 
+def gear_options(function: F) -> F:
+    """ATC's options for several sets of input shapes in one model, in both spellings."""
+    for option in (
+        click.option(
+            "--dynamic-dims", "--dynamic_dims", "dynamic_dims", default="", metavar="D1,D2;D1,D2",
+            help="Gears: sizes for every open dimension.",
+        ),
+        click.option(
+            "--dynamic-image-size", "--dynamic_image_size", "dynamic_image_size", default="", metavar="H,W;H,W",
+            help="Gears: heights and widths.",
+        ),
+        click.option(
+            "--dynamic-batch-size", "--dynamic_batch_size", "dynamic_batch_size", default="", metavar="1,2,4",
+            help="Gears: batch sizes; mark the open axis of a fixed model by --shape x=-1,3,224,224.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def padding_option(function: F) -> F:
+    """Whether a run may pad more than the batch."""
+    return click.option(
+        "--pad-to-gear", "padding", is_flag=True, flag_value="all", default="",
+        help="Pad every axis with zeros up to the nearest gear (the batch always may be).",
+    )(function)  # fmt: skip
+
+
 def json_option(function: F) -> F:
     """The switch ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(function)
@@ -84,9 +113,10 @@ def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
         conv=options["conv"],
         dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},
         shapes={
-            name: tuple(_integer(name, item) for item in value.split(","))
+            name: tuple(_integer(name, item, least=-1) for item in value.split(","))
             for name, value in map(_pair, options["shapes"])
         },
+        **{name: options[name] for name in GEAR_OPTIONS if options.get(name)},
     )
 
 
@@ -123,11 +153,11 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _integer(name: str, text: str) -> int:
+def _integer(name: str, text: str, least: int = 0) -> int:
     try:
         value = int(text)
     except ValueError:
         raise UsageError(f"'{name}' wants whole numbers", got=text) from None
-    if value < 0:
+    if value < least:
         raise UsageError(f"'{name}' cannot be negative", got=text)
     return value

@@ -30,6 +30,7 @@ FAMILIES = {
     "exec": "npusim.kernels.dispatch",
     "tile": "npusim.kernels.tiles",
     "conv": "npusim.kernels.conv_fill",
+    "winograd": "npusim.kernels.winograd_code",
     "matmul": "npusim.kernels.matmul",
     "packb": "npusim.kernels.matmul",
     "pool": "npusim.kernels.pool",

@@ -18,6 +18,7 @@ def task_rows(profile: Profile) -> list[dict[str, Any]]:
             "task": task.task,
             "name": task.name,
             "op_type": task.op_type,
+            "algorithm": task.algorithm,
             "engine": task.engine,
             "block_dim": task.block_dim,
             "start_cycles": task.start_cycles,
@@ -74,7 +75,7 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None, compa
         busiest = max(task.pipes, key=lambda pipe: task.pipes[pipe], default="")
         table.add_row(
             str(task.task),
-            task.op_type,
+            task.op_type if task.algorithm == "direct" else f"{task.op_type} {task.algorithm}",
             _origins(task),
             _where(task.engine),
             str(task.block_dim),

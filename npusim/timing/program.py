@@ -62,4 +62,5 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
 def _touch(cache: L2, task: Task) -> Access:
     reads = [(item.address, item.payload_bytes) for item in task.inputs if item is not None]
     writes = [(item.address, item.payload_bytes) for item in task.outputs]
+    writes += [(span.address, span.bytes) for span in task.workspaces]
     return cache.touch(reads, writes)

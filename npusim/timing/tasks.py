@@ -137,6 +137,7 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
         energy_pj=_energy(task.kernel, target, run, macs, misses + access.written_back),
         bound_by=_bound_by(causes, why),
         requests=run.requests,
+        algorithm=task.kernel.algorithm,
         origins=task.origins,
         layer=task.layer,
     )

@@ -103,9 +103,21 @@ class Site:
 
         The mapped pages it came from are let go, so that weights stay in memory once: in the packed form made of this.
         """
+        operand = self._constant_operand(slot)
+        return self._taken(operand, self.device.read_origin(operand))
+
+    def stored_constant(self, slot: int) -> np.ndarray:
+        """A constant operand in storage layout, taken as :meth:`constant` takes it."""
+        operand = self._constant_operand(slot)
+        return self._taken(operand, self.device.read_tensor(operand))
+
+    def _taken(self, operand: Operand, array: np.ndarray) -> np.ndarray:
+        copied = array.copy()
+        release_pages(self.device.bytes_at(operand.address, operand.payload_bytes))
+        return copied
+
+    def _constant_operand(self, slot: int) -> Operand:
         operand = self.input(slot)
         if operand.region is not Region.WEIGHTS:
             raise NoFastKernel(f"input {slot} of {self.kernel.op_type} is not constant")
-        array = self.device.read_origin(operand).copy()
-        release_pages(self.device.bytes_at(operand.address, operand.payload_bytes))
-        return array
+        return operand
