@@ -35,6 +35,8 @@ def judge(task: Task, row: TaskProfile, target: Target) -> Judgement:
     share = limits[limit] / max(row.cycles - launch, 1)
     if launch > row.cycles / 2:
         verdict = f"normal for its size: starting the task and its cores takes {launch / row.cycles:.0%} of the time"
+    elif _lost(row) > row.cycles * _FAIR:
+        verdict = f"low: addresses, rows or banks cost {_lost(row) / row.cycles:.0%} of the time"
     elif share >= _GOOD:
         verdict = f"good: {share:.0%} of what {limit} allows"
     elif share >= _FAIR:
@@ -42,6 +44,11 @@ def judge(task: Task, row: TaskProfile, target: Target) -> Judgement:
     else:
         verdict = f"low: only {share:.0%} of what {limit} allows"
     return Judgement(limits, limit, share, verdict)
+
+
+def _lost(row: TaskProfile) -> int:
+    """Cycles that better places of the same data would save."""
+    return row.causes.get("misalignment", 0) + row.causes.get("bank conflict", 0)
 
 
 def _limits(task: Task, row: TaskProfile, target: Target) -> dict[str, int]:
@@ -54,7 +61,8 @@ def _limits(task: Task, row: TaskProfile, target: Target) -> dict[str, int]:
     if row.pipes.get("CUBE") and first is not None:
         limits["the cube"] = round(row.flops / (2 * target.macs_per_cycle(first.dtype) * target.cube_cores))
     else:
-        limits["the vector units"] = round(row.pipes.get("VECTOR", 0) * row.block_dim / target.vector_cores)
+        useful = max(row.pipes.get("VECTOR", 0) - _lost(row), 0)
+        limits["the vector units"] = round(useful * row.block_dim / target.vector_cores)
     return limits
 
 

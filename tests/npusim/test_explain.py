@@ -94,8 +94,11 @@ def test_network_summary_adds_up(explainer: Explainer):
 
 def test_odd_rows_get_the_advice_to_pad(tmp_path: Path):
     explainer = Explainer(odd_rows_model(tmp_path / "rows.onnx"), SessionOptions(threads=1))
-    advice = explainer.node("norm").tasks[0].advice
-    assert any("pad 77 to 80 elements" in line for line in advice)
+    facts = explainer.node("norm").tasks[0]
+    assert any("pad 77 to 80 elements" in line for line in facts.advice)
+    scalar = Explainer(odd_rows_model(tmp_path / "rows.onnx"), SessionOptions(soc="Ascend310P3", threads=1))
+    facts = scalar.node("norm").tasks[0]
+    assert facts.verdict.startswith("low: addresses, rows or banks") and "pad 77" in facts.advice[0]
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
