@@ -43,8 +43,8 @@ class RefineRunningFormat(Pass):
     """Settles storage formats and inserts TransData, each with a note that says what it is for."""
 
     def run(self, graph: Graph, context: PassContext) -> bool:
-        sides = choose_sides(graph, context)
-        writer = _FormatWriter(graph, context, sides)
+        sides, spared = choose_sides(graph, context)
+        writer = _FormatWriter(graph, context, sides, spared)
         for node in list(graph.nodes):
             writer.settle(node)
         writer.outputs()
@@ -54,8 +54,11 @@ class RefineRunningFormat(Pass):
 # -- which side of the border a node is on -----------------------------------------------------------------------------
 
 
-def choose_sides(graph: Graph, context: PassContext) -> dict[int, bool]:
-    """id(node) -> whether its full-rank operands and results lie in NC1HWC0."""
+def choose_sides(graph: Graph, context: PassContext) -> tuple[dict[int, bool], dict[int, int]]:
+    """id(node) -> whether its full-rank operands and results lie in NC1HWC0, and id(node) -> what being plain saves.
+
+    The latter are bytes moved by the node's whole group, for nodes that could be either.
+    """
     sides: dict[int, bool] = {}
     free: list[Node] = []
     for node in graph.nodes:
@@ -69,7 +72,7 @@ def choose_sides(graph: Graph, context: PassContext) -> dict[int, bool]:
     cost = _Cost(graph, context.target, sides)
     for group in _groups(free):
         cost.settle(group)
-    return sides
+    return sides, cost.spared
 
 
 def _next_to_blocks(tensor: Tensor | None) -> bool:
@@ -198,6 +201,7 @@ class _Cost:
         self._target = target
         self._sides = sides
         self._outputs = {id(tensor) for tensor in graph.outputs}
+        self.spared: dict[int, int] = {}
 
     def settle(self, group: list[Node]) -> None:
         """Put a group on its cheaper side (blocked on a tie), then move single nodes over where that saves."""
@@ -205,6 +209,7 @@ class _Cost:
         for side in (True, False):
             self._put(group, side)
             totals[side] = self._total(group)
+        self.spared.update(dict.fromkeys(map(id, group), totals[True] - totals[False]))
         self._put(group, totals[True] <= totals[False])
         for _ in range(_MOST_ROUNDS):
             flipped = [node for node in group if self._flip(node)]
@@ -283,11 +288,12 @@ def reads_blocked(node: Node, slot: int) -> bool:
 class _FormatWriter:
     """Gives tensors their storage formats in node order and converts operands that lie on the other side."""
 
-    def __init__(self, graph: Graph, context: PassContext, sides: dict[int, bool]) -> None:
+    def __init__(self, graph: Graph, context: PassContext, sides: dict[int, bool], spared: dict[int, int]) -> None:
         self.graph = graph
         self.context = context
         self.changed = False
         self._sides = sides
+        self._spared = spared
         self._versions: dict[tuple[int, Format], Tensor] = {}
 
     def settle(self, node: Node) -> None:
@@ -333,8 +339,22 @@ class _FormatWriter:
         if tensor.is_const:
             self.graph.set_input(node, slot, self._constant(tensor, fmt))
         else:
-            why = f"'{node.name}' ({node.op_type}) reads {fmt.name if fmt is not Format.NCHW else 'a plain tensor'}"
+            read, maker = fmt.name, tensor.producer
+            if fmt is Format.NCHW:
+                read = f"a plain tensor: {self._why_plain(node)}"
+            elif maker is not None:
+                read += f", '{maker.name}' ({maker.op_type}) makes a plain tensor: {self._why_plain(maker)}"
+            why = f"'{node.name}' ({node.op_type}) reads {read}"
             self.graph.set_input(node, slot, self._version(tensor, fmt, node, why))
+
+    def _why_plain(self, node: Node) -> str:
+        """Why a node does not work on NC1HWC0."""
+        if node.domain != "ascend" or not is_free(node):
+            return f"{node.op_type} knows no other layout"
+        if reason := why_not_blocked(node, self.context.target):
+            return reason
+        saved = self._spared.get(id(node), 0)
+        return f"that moves {saved} bytes less around it" if saved > 0 else "that moves fewer bytes at this node"
 
     def _desc(self, tensor: Tensor, fmt: Format) -> TensorDesc:
         desc = tensor.desc

@@ -148,3 +148,64 @@ graph("ranks"):
     graph, _ = run(text, "RefineRunningFormat")
     assert formats(graph) == {"n": Format.ND, "r": Format.ND}
     assert len(graph.nodes) == len(parse_graph(text).nodes)
+
+
+def test_every_change_of_format_says_why_the_other_side_is_plain(run):
+    graph, report = run(
+        """
+graph("why"):
+  %x : float16[1,24,8,8] = Data()
+  %v : float16[24,24,1,1] = Const(seed=1)
+  %w : float16[24,48,1,1] = Const(seed=2)
+  %a = Conv2D(x=%x, filter=%v) {strides=[1, 1, 1, 1]}
+  %b = Conv2D(x=%a, filter=%v) {strides=[1, 1, 1, 1]}
+  %c = ConcatD(x0=%a, x1=%b) {concat_dim=1}
+  %d = Conv2D(x=%c, filter=%w) {strides=[1, 1, 1, 1]}
+  return (%d as "d")
+""",
+        "RefineRunningFormat",
+    )
+    notes = report.record("RefineRunningFormat").notes
+    texts = [notes[node.name] for node in graph.nodes if node.op_type == "TransData"]
+    assert len(texts) == count(graph, "TransData") == 5
+    assert sum("24 channels, which is no multiple of 16" in text for text in texts) == 3
+
+
+def test_pixels_move_in_blocks_between_convolutions(run):
+    graph, _ = run(
+        """
+graph("pixels"):
+  %x : float16[1,3,8,8] = Data()
+  %v : float16[40,3,1,1] = Const(seed=1)
+  %w : float16[8,24,1,1] = Const(seed=2)
+  %a = Conv2D(x=%x, filter=%v) {strides=[1, 1, 1, 1]}
+  %b = ResizeNearestNeighborV2D(x=%a) {size=[16, 16]}
+  %c = PadD(x=%b) {paddings=[0, 0, 0, 0, 1, 0, 0, 1]}
+  %d = StridedSliceD(x=%c) {begin=[0, 16, 1, 0], end=[1, 40, 17, 17], strides=[1, 1, 2, 1]}
+  %e = Conv2D(x=%d, filter=%w) {strides=[1, 1, 1, 1]}
+  %f = MaxPoolV3(x=%e) {ksize=[1, 1, 2, 2], strides=[1, 1, 2, 2]}
+  return (%f as "f")
+""",
+        "RefineRunningFormat",
+    )
+    assert {formats(graph)[name] for name in "abcde"} == {Format.NC1HWC0}
+    assert count(graph, "TransData") == 2
+
+
+@pytest.mark.parametrize(("divisor", "fmt"), [("6.0", Format.NC1HWC0), ("0.0", Format.NCHW)])
+def test_a_quotient_by_a_number_keeps_zeros(run, divisor, fmt):
+    graph, _ = run(
+        f"""
+graph("quotient"):
+  %x : float16[1,3,8,8] = Data()
+  %w : float16[24,3,1,1] = Const(seed=1)
+  %v : float16[24,24,1,1] = Const(seed=3)
+  %k : float16[1] = Const(seed=4, low={divisor}, high={divisor})
+  %a = Conv2D(x=%x, filter=%w) {{strides=[1, 1, 1, 1]}}
+  %b = RealDiv(x1=%a, x2=%k)
+  %c = Conv2D(x=%b, filter=%v) {{strides=[1, 1, 1, 1]}}
+  return (%c as "c")
+""",
+        "RefineRunningFormat",
+    )
+    assert formats(graph)["b"] is fmt
