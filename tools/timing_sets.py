@@ -152,7 +152,7 @@ def concats(data: Path) -> Sample:
         empty = np.zeros((0, len(engine.WORK)))
         stream = CoreStream(4, None, np.stack([load, store]), 1, empty, -(-tiles // cores), 1, 1, 0)
         run = run_stream(stream, target, cores)
-        us = task_us(run, target, cores, "graph")
+        us = task_us(run, target, cores, "trace")
         return Pair(row["id"], row["case"], float(row["p50_us"]), us)
 
     return collect(rows_of(data, "concat_dma_910b"), predict)
@@ -192,7 +192,7 @@ def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
         a, b, *_ = parse_shapes(row["input_shapes"])
         (c,) = parse_shapes(row["output_shapes"])
         k = prod(a) // prod(c[:-1])
-        form = "loop" if row["source"] == "bobby_microbench" else "graph"
+        form = "loop" if row["source"] == "bobby_microbench" else "trace"
         dtype = row["input_dtypes"].split(";")[0]
         yield {
             **row, "dtype": dtype, "out": dtype, "form": form, "batch": ",".join(map(str, c[:-2])), "m": str(c[-2]),
@@ -259,7 +259,7 @@ def convolutions(data: Path) -> Sample:
             None,
         )
         kernel = choose_cube_kernel(Kernel("Conv2D", Engine.AICORE, inputs, (y,), attrs), target)[0]
-        form = "benchmark" if second else "graph"
+        form = "benchmark" if second else "trace"
         us = kernel_us(kernel, target, form, cold=form == "benchmark")
         return Pair(row["id"], f"conv {x} {oc} {side}x{side}", float(row["duration_us"]), us)
 
@@ -291,7 +291,7 @@ def first_generation_convolutions(data: Path) -> Sample:
         result = make_desc((n, oc, y[2], y[3]), DType.FLOAT16, Format.NC1HWC0, c0)
         kernel = choose_cube_kernel(Kernel("Conv2D", Engine.AICORE, inputs, (result,), attrs), target)[0]
         what = f"conv {x} {oc} {side}x{side}/{stride}"
-        return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, "graph", cold=False))
+        return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, "trace", cold=False))
 
     return collect([row for row in rows_of(data, "op_trace_910_gen1") if row["op_type"] == "Conv2D"], predict)
 
@@ -325,10 +325,10 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "matmul_fp32_910b": matmuls(("float32", "FLOAT")),
     "matmul_int8_910b": matmuls(("int8", "INT8")),
     "conv_910b": convolutions,
-    "vector_traces_910b": profiled_vectors(lambda row: is_vendor_vector(row) and not is_loop(row), "graph"),
+    "vector_traces_910b": profiled_vectors(lambda row: is_vendor_vector(row) and not is_loop(row), "trace"),
     "vector_loops_910b": profiled_vectors(lambda row: is_vendor_vector(row) and is_loop(row), "loop"),
     "vector_bench_910b": bench_vectors,
-    "vector_traces_910": profiled_vectors(is_expressible, "graph", file="op_trace_910_gen1"),
+    "vector_traces_910": profiled_vectors(is_expressible, "trace", file="op_trace_910_gen1"),
     "conv_910": first_generation_convolutions,
     "networks_310p3": networks,
 }

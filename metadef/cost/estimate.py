@@ -152,7 +152,7 @@ def _memory_cycles(
         again.append(lost * np.maximum(amount * tiles.pieces - unique, 0))
     amount = cold[0] * a_unique + cold[1] * b_unique + np.where(by_columns, again[0], again[1])
     cores = np.minimum(tiles.pieces, target.cube_cores)
-    rate = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_bytes_per_cycle") * cores)
+    rate = np.minimum(target.hbm_bytes_per_cycle, target.value("memory.dram_core_cube_bytes_per_cycle") * cores)
     return amount / rate / _ceil(tiles.pieces, target.cube_cores)
 
 
@@ -162,7 +162,8 @@ def _result(target: Target, view: CubeView, count: Array, tiles: CubeCandidates,
     elements = images * m * n
     if target.has_fixpipe:
         path = target.path("L0C->GM NZ2ND" if view.plain_out else "L0C->GM")
-        return elements * 4 / path.sustained_bytes_per_cycle + count * path.latency_cycles
+        rows = images * m * _ceil(n, tiles.n0) * path.burst_cycles if view.plain_out else 0
+        return np.maximum(elements * 4 / path.sustained_bytes_per_cycle, rows) + count * path.latency_cycles
     to_ub, to_gm = target.path("L0C->UB"), target.path("UB->GM")
     repeats = elements * 4 / target.value("vector.repeat_bytes")
     call = target.value("vector.dependent_call_cycles")
@@ -205,7 +206,8 @@ def vector_tile_cycles(
 
 
 def launch_cycles(target: Target, cores: Array, protocol: str = "graph") -> Array:
-    """Start of a task: a fixed part plus a part per core that starts. ``protocol`` is graph, benchmark or loop."""
+    """Start of a task: a fixed part plus a part per core that starts. ``protocol`` is graph (a sunk
+    graph that repeats), trace (host-driven steps), benchmark or loop."""
     us = target.value("launch.task_us") + target.value(f"launch.core_{protocol}_us") * np.asarray(cores)
     return np.rint(us * target.clock_mhz)
 

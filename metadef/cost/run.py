@@ -66,12 +66,12 @@ def run_stream(stream: CoreStream, target: Target, cores: int, *, keep: int = 0)
     Raises:
         ContractError: flags are not paired.
     """
-    limits = bandwidth_shares(target, 1)
-    shares = bandwidth_shares(target, cores)
+    on_cube = stream.plan is not None
+    limits = bandwidth_shares(target, 1, on_cube=on_cube)
+    shares = even = bandwidth_shares(target, cores, on_cube=on_cube)
     run = _execute(stream, target, shares, keep)
     for _ in range(_SETTLE_RUNS if stream.rounds >= _OUT_OF_STEP_ROUNDS else 0):
         used = [max(count / run.cycles, 1e-9) for count in (run.l2_bytes, run.hbm_bytes)]
-        even = bandwidth_shares(target, cores)
         grown = [min(limit, max(fair, fair * own / load)) for limit, fair, own, load in zip(limits, even, shares, used)]
         waits = sum(run.why.get(name, 0) for name in ("L2", "HBM"))
         if waits * 50 < run.cycles or all(new < old * 1.02 for new, old in zip(grown, shares)):
@@ -111,10 +111,11 @@ def _execute(stream: CoreStream, target: Target, shares: tuple[float, float], ke
     )
 
 
-def bandwidth_shares(target: Target, cores: int) -> tuple[float, float]:
+def bandwidth_shares(target: Target, cores: int, *, on_cube: bool = False) -> tuple[float, float]:
     """(L2, memory) bytes per cycle that one of ``cores`` working cores gets, its own limit included."""
     l2 = min(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
-    dram = min(target.value("memory.dram_core_bytes_per_cycle"), target.hbm_bytes_per_cycle / cores)
+    own = target.value(f"memory.dram_core_{'cube_' if on_cube else ''}bytes_per_cycle")
+    dram = min(own, target.hbm_bytes_per_cycle / cores)
     return float(l2), float(dram)
 
 
