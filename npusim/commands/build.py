@@ -1,24 +1,21 @@
-"""Compiling without running: ``npusim compile | plan``, and the list of chips, ``npusim socs``."""
+"""Compiling without running: ``npusim compile``, and the list of chips, ``npusim socs``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from npusim.commands.options import json_option, model_options, session_options
+from npusim.commands.options import gear_options, json_option, model_options, session_options
 from npusim.commands.output import console_of, print_json, progress
-
-if TYPE_CHECKING:
-    from metadef.compiler import CompileOptions
-    from metadef.schedule import Schedule
 
 
 @click.command("compile")
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@gear_options
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The offline model to write (.om)."
 )
@@ -40,7 +37,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         save_om(compilation.model, output)
     if dumper:
         dumper.finish(compilation.report)
-    program = compilation.model.programs[""]
+    program = compilation.model.program
     summary = {
         "model": output,
         "soc": program.soc,
@@ -48,6 +45,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         "host_tasks": sum(not task.on_device for task in program.tasks),
         "weights_bytes": program.weights_bytes,
         "peak_bytes": program.total_size,
+        "gears": {name: each.total_size for name, each in compilation.model.programs.items() if name},
         "stage_seconds": {name: round(value, 4) for name, value in compilation.stage_seconds.items()},
     }
     if as_json:
@@ -60,56 +58,13 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         f"wrote {output}: {summary['tasks']} tasks ({summary['host_tasks']} on the host) for {program.soc}, "
         f"weights {show_bytes(program.weights_bytes)}, arena {show_bytes(program.total_size)}"
     )
+    for name, each in compilation.model.programs.items():
+        if name:
+            console.print(f"gear {name}: {show_bytes(each.total_size)} of the arena", highlight=False)
     console.print(
         "CPU seconds: " + ", ".join(f"{name} {value:.2f}" for name, value in compilation.stage_seconds.items()),
         highlight=False,
     )
-
-
-@click.command()
-@click.argument("source", type=click.Path(dir_okay=False))
-@model_options
-@click.option("--capacity", type=click.IntRange(1), metavar="BYTES", help="The arena may not be larger than this.")
-@click.option("--minimise", is_flag=True, help="Search for the smallest arena and prove it.")
-@click.option("--no-inplace", is_flag=True, help="Plan as if no operator could write over its input.")
-@click.option("--no-reuse", is_flag=True, help="Plan as if no memory could be reused.")
-@click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")
-@json_option
-def plan(
-    source: str,
-    capacity: int | None,
-    minimise: bool,
-    no_inplace: bool,
-    no_reuse: bool,
-    budget: float,
-    as_json: bool,
-    threads: int,
-    **options: Any,
-) -> None:
-    """Plan the memory of a MODEL (.onnx), or of a planner case (.json, .csv):
-
-    the allocation table and its three numbers.
-    """
-    from metadef.memory import check_plan, plan_memory
-    from metadef.memory.report import plan_to_json
-    from npusim.report.memory import print_plan
-
-    with progress() as stage:
-        schedule, given = _schedule_of(source, session_options(options, threads).compile_options(), stage)
-        stage("plan")
-        result = plan_memory(
-            schedule,
-            capacity=capacity if capacity is not None else given,
-            minimise=minimise,
-            budget_s=budget,
-            inplace=not no_inplace,
-            reuse=not no_reuse,
-        )
-        check_plan(schedule, result)
-    if as_json:
-        print_json(plan_to_json(schedule, result))
-    else:
-        print_plan(schedule, result, console_of())
 
 
 @click.command()
@@ -123,18 +78,6 @@ def socs(as_json: bool) -> None:
         print_json({"socs": rows})
     else:
         print_chips(rows, console_of())
-
-
-def _schedule_of(source: str, options: CompileOptions, stage: Callable[[str], None]) -> tuple[Schedule, int | None]:
-    """The schedule to plan and the capacity that a planner case names for itself."""
-    if Path(source).suffix.lower() in (".json", ".csv"):
-        from metadef.memory.cases import load_case
-
-        case = load_case(source)
-        return case.schedule, case.capacity
-    from metadef.compiler import schedule_model
-
-    return schedule_model(source, options, on_stage=lambda name, value: stage(name)).schedule, None
 
 
 class _Dumper:
@@ -165,4 +108,4 @@ def _stage_hook(stage: Callable[[str], None], dumper: _Dumper | None) -> Callabl
     return hook
 
 
-COMMANDS = (compile_command, plan, socs)
+COMMANDS = (compile_command, socs)

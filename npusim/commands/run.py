@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from npusim.commands.options import DEFAULT_SOC, input_options, json_option, model_options, open_model
+from npusim.commands.options import (
+    DEFAULT_SOC,
+    gear_options,
+    input_options,
+    json_option,
+    model_options,
+    open_model,
+    padding_option,
+)
 from npusim.commands.output import console_of, print_json, progress
 
 if TYPE_CHECKING:
@@ -44,6 +52,8 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@gear_options
+@padding_option
 @input_options
 @click.option("--out", type=click.Path(file_okay=False), help="Write every output as NAME.npy into this folder.")
 @json_option
@@ -72,6 +82,8 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@gear_options
+@padding_option
 @input_options
 @click.option(
     "--out", default="npusim_profile", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
@@ -130,10 +142,20 @@ def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> d
         "peak_bytes": program.total_size,
         "weights_bytes": program.weights_bytes,
         "tasks": len(program.tasks),
+        **_gear_summary(session),
         "host_tasks": [
             {"name": task.name, "reason": task.kernel.reason} for task in program.tasks if not task.on_device
         ],
     }
+
+
+def _gear_summary(session: InferenceSession) -> dict[str, Any]:
+    """The gear of the last run and what its padding wasted; nothing for a model without gears."""
+    choice = session.gear_choice
+    if choice is None:
+        return {}
+    arena = session.program.arena_bytes
+    return {"gear": choice.key, "padding_waste": round(choice.waste, 6), "gears_arena_bytes": arena}
 
 
 def _print_totals(console: Any, session: InferenceSession) -> None:
@@ -146,6 +168,14 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
         f"weights {show_bytes(program.weights_bytes)}",
         highlight=False,
     )
+    choice = session.gear_choice
+    if choice is not None:
+        fit = "exact" if choice.exact else f"{choice.waste:.1%} of its input is padding"
+        console.print(
+            f"gear {choice.key} ({fit}) of {', '.join(session.model.programs)}; one arena of "
+            f"{show_bytes(program.arena_bytes)} for all",
+            highlight=False,
+        )
     for task in program.tasks:
         if not task.on_device:
             console.print(f"  on the host: {task.name} ({task.kernel.op_type}): {task.kernel.reason}")

@@ -7,6 +7,7 @@ grey; the largest tensors carry their names.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,33 +32,33 @@ MIB = 1024 * 1024
 
 
 def memory_figure(program: Program) -> Figure:
-    """Arena address against task:
+    """The arena of a program, see :func:`arena_figure`."""
+    saved = program.no_reuse / program.total_size if program.total_size else 1
+    title = (
+        f"{program.name} on {program.soc}: arena {show_bytes(program.total_size)}, "
+        f"lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)} ({saved:.1f}x)"
+    )
+    return arena_figure(arena_story(program), [task.name for task in program.tasks], program.total_size, title)
 
-    a rectangle for every tensor's life; the peak task is marked; below it, live bytes.
-    """
-    story = arena_story(program)
+
+def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, title: str) -> Figure:
+    """Arena address against task: a rectangle for every life; the peak task is marked; below it, live bytes."""
     figure = new_figure(11, 6.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for index, life in enumerate(story.lives):
         _draw_life(upper, life, COLOURS[index % len(COLOURS)])
-    _label_lives(upper, story, len(program.tasks), program.total_size)
-    upper.axhline(program.total_size / MIB, color="black", linewidth=1)
+    _label_lives(upper, story, len(tasks), total_bytes)
+    upper.axhline(total_bytes / MIB, color="black", linewidth=1)
     upper.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
     upper.set_ylabel("arena address (MiB)")
-    upper.set_ylim(0, program.total_size / MIB * 1.04 or 1)
-    saved = program.no_reuse / program.total_size if program.total_size else 1
-    upper.set_title(
-        f"{program.name} on {program.soc}: arena {show_bytes(program.total_size)}, "
-        f"lower bound {show_bytes(program.theory_min)}, without reuse {show_bytes(program.no_reuse)} ({saved:.1f}x)",
-        fontsize=10,
-        loc="left",
-    )
+    upper.set_ylim(0, total_bytes / MIB * 1.04 or 1)
+    upper.set_title(title, fontsize=10, loc="left")
     steps = np.arange(len(story.live_bytes) + 1)
     lower.stairs(np.asarray(story.live_bytes) / MIB, steps, fill=True, color=COLOURS[1], alpha=0.7)
     lower.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
-    peak_name = program.tasks[story.peak_task].name if program.tasks else ""
+    peak_name = tasks[story.peak_task] if tasks else ""
     note = f"peak {show_bytes(story.peak_bytes)} at task {story.peak_task}: {peak_name}"
-    right = story.peak_task > len(program.tasks) / 2
+    right = story.peak_task > len(tasks) / 2
     lower.annotate(
         note,
         (story.peak_task + 0.5, story.peak_bytes / MIB),
@@ -71,7 +72,7 @@ def memory_figure(program: Program) -> Figure:
     lower.set_ylim(0, max(story.peak_bytes / MIB * 1.3, 1e-6))
     lower.set_ylabel("live (MiB)")
     lower.set_xlabel("task, in execution order")
-    lower.set_xlim(0, max(1, len(program.tasks)))
+    lower.set_xlim(0, max(1, len(tasks)))
     return figure
 
 

@@ -1,0 +1,176 @@
+"""Questions about a memory plan: what if something were off, how large can the batch be, who holds an address when.
+
+They stand behind ``npusim plan``; each plans the same schedule, or the same model, several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metadef.error import PlanError
+from metadef.gears import GearSpec
+from metadef.memory import MemoryPlan, PlanRow, plan_memory
+from metadef.reorder import reorder
+from metadef.schedule import Schedule
+
+if TYPE_CHECKING:
+    from metadef.compiler import CompileOptions
+
+_MAX_BATCH = 1 << 16
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """One way to plan and its figures (bytes)."""
+
+    name: str
+    steps: int
+    theory_min: int
+    total_size: int
+    no_reuse: int
+    optimal: bool
+
+
+def what_if(schedule: Schedule, unfused: Callable[[], Schedule] | None = None, budget_s: float = 1.0) -> list[WhatIf]:
+    """The plan as it is, and with one thing changed: in-place off, reuse off, steps reordered, fusion off.
+
+    ``unfused`` makes the schedule without fusion; None where there is no model to compile again.
+    """
+    ways: list[tuple[str, Callable[[], tuple[Schedule, MemoryPlan]]]] = [
+        ("as planned", lambda: (schedule, plan_memory(schedule, budget_s=budget_s))),
+        ("in-place off", lambda: (schedule, plan_memory(schedule, budget_s=budget_s, inplace=False))),
+        ("reuse off", lambda: (schedule, plan_memory(schedule, reuse=False))),
+        ("steps reordered", lambda: _planned(reorder(schedule), budget_s)),
+    ]
+    if unfused is not None:
+        ways.append(("fusion off", lambda: _planned(unfused(), budget_s)))
+    rows = []
+    for name, make in ways:
+        made, plan = make()
+        rows.append(WhatIf(name, len(made.steps), plan.theory_min, plan.total_size, plan.no_reuse, plan.optimal))
+    return rows
+
+
+def _planned(schedule: Schedule, budget_s: float) -> tuple[Schedule, MemoryPlan]:
+    return schedule, plan_memory(schedule, budget_s=budget_s)
+
+
+def unfused_schedule(source: Any, options: CompileOptions) -> Schedule:
+    """The schedule of a model with every fusion pass switched off. Errors as in ``schedule_model``."""
+    from metadef.compiler import schedule_model
+    from metadef.passes import PIPELINE
+    from metadef.rewrite import GRAPH_FUSION, UB_FUSION
+
+    fusions = {step.name for step in PIPELINE if step.group in (GRAPH_FUSION, UB_FUSION) and not step.required}
+    return schedule_model(source, replace(options, disabled_passes=options.disabled_passes | fusions)).schedule
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """The largest batch that fits, its arena (bytes), that of the next size, and every size that was tried."""
+
+    batch: int
+    capacity: int
+    total_size: int
+    next_size: int
+    tried: tuple[tuple[int, int], ...]
+
+
+def largest_batch(source: str | Path, options: CompileOptions, capacity: int, budget_s: float = 0.2) -> BatchAnswer:
+    """How far the open batch axis can go before the arena exceeds ``capacity`` bytes.
+
+    Sizes are compiled and planned; the arena is close to linear in the batch, so a few tries meet the border.
+
+    Raises:
+        UsageError: no input has an open batch. PlanError: not even batch 1 fits. LabError: from the compiler.
+    """
+    from metadef.compiler import schedule_model
+    from metadef.gear_build import gear_options
+
+    sizes: dict[int, int] = {}
+
+    def size(batch: int) -> int:
+        if batch not in sizes:
+            spec = GearSpec("batch", ((batch,),))
+            (bound,) = gear_options(source, replace(options, gears=spec)).values()
+            sizes[batch] = plan_memory(schedule_model(source, bound).schedule, budget_s=budget_s).total_size
+        return sizes[batch]
+
+    if size(1) > capacity:
+        raise PlanError(
+            "not even a batch of 1 fits",
+            expected=f"at most {capacity} bytes",
+            got=f"{size(1)} bytes, {size(1) - capacity} too many",
+            hint="smaller input shapes, --precision fp16, or more memory",
+        )
+    low, high = _bracket(size, capacity)
+    while high - low > 1:
+        slope = (size(high) - size(low)) / (high - low)
+        guess = low + int((capacity - size(low)) / slope) if slope > 0 else (low + high) // 2
+        middle = min(max(guess, low + 1), high - 1)
+        if size(middle) > capacity:
+            high = middle
+        else:
+            low = middle
+            if high - low > 1 and size(low + 1) > capacity:
+                high = low + 1
+    return BatchAnswer(low, capacity, size(low), size(low + 1), tuple(sorted(sizes.items())))
+
+
+def _bracket(size: Callable[[int], int], capacity: int) -> tuple[int, int]:
+    """A batch that fits and a larger one that does not, the latter where a straight line meets the capacity."""
+    low, high = 1, 2
+    while size(high) <= capacity:
+        slope = max((size(high) - size(low)) / (high - low), 1.0)
+        low, high = high, high + int((capacity - size(high)) / slope) + 1
+        if high > _MAX_BATCH:
+            raise PlanError(
+                f"a batch of {_MAX_BATCH} still fits",
+                expected="a capacity that some batch exceeds",
+                got=f"{capacity} bytes, batch {low} takes {size(low)}",
+                hint="give the memory of the chip in bytes with --capacity",
+            )
+    return low, high
+
+
+@dataclass(frozen=True)
+class AddressWindow:
+    """Bytes [offset, offset + size) of a pool and who holds them: (first step, last step, name), in order of time."""
+
+    pool: str
+    offset: int
+    size: int
+    holders: tuple[tuple[int, int, str], ...]
+
+
+def address_windows(plan: MemoryPlan) -> list[AddressWindow]:
+    """Lazy binding seen: the arena cut into pieces that are handed on as a whole, and the holders of each.
+
+    Views and members of groups are part of what holds them and not listed.
+    """
+    windows: list[AddressWindow] = []
+    for pool in dict.fromkeys(row.pool for row in plan.rows if row.region == "arena"):
+        rows = [row for row in plan.rows if _holds_memory(row) and row.pool == pool]
+        marks = sorted({edge for row in rows for edge in (row.offset, row.offset + row.slot_bytes)})
+        pieces: list[AddressWindow] = []
+        for start, end in pairwise(marks):
+            holders = _holders(rows, start, end)
+            if holders and pieces and pieces[-1].holders == holders and pieces[-1].offset + pieces[-1].size == start:
+                pieces[-1] = replace(pieces[-1], size=pieces[-1].size + end - start)
+            elif holders:
+                pieces.append(AddressWindow(pool, start, end - start, holders))
+        windows += pieces
+    return windows
+
+
+def _holds_memory(row: PlanRow) -> bool:
+    return row.region == "arena" and row.slot_bytes > 0 and row.alias_kind in ("", "inplace")
+
+
+def _holders(rows: Sequence[PlanRow], start: int, end: int) -> tuple[tuple[int, int, str], ...]:
+    inside = [row for row in rows if row.offset < end and start < row.offset + row.slot_bytes]
+    return tuple(sorted((row.first, row.last, row.name) for row in inside))

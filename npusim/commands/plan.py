@@ -1,0 +1,208 @@
+"""Memory plans: ``npusim plan``, of models, dumps, offline models and planner cases."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metadef.error import UsageError
+from npusim.commands.options import gear_options, json_option, model_options, session_options
+from npusim.commands.output import console_of, print_json, progress
+
+if TYPE_CHECKING:
+    from metadef.compiler import CompileOptions
+    from metadef.memory.plan import MemoryPlan
+    from metadef.plan_source import PlanSource
+    from metadef.schedule import Schedule
+
+
+@click.command()
+@click.argument("source", type=click.Path(dir_okay=False))
+@model_options
+@gear_options
+@click.option("--capacity", type=click.IntRange(1), metavar="BYTES", help="The arena may not be larger than this.")
+@click.option("--minimise", is_flag=True, help="Search for the smallest arena and prove it.")
+@click.option("--no-inplace", is_flag=True, help="Plan as if no operator could write over its input.")
+@click.option("--no-reuse", is_flag=True, help="Plan as if no memory could be reused.")
+@click.option(
+    "--no-reuse-op",
+    multiple=True,
+    metavar="NAME",
+    help="Results of this operator keep their memory for themselves (as OP_NO_REUSE_MEM, which is read too).",
+)
+@click.option("--reorder", is_flag=True, help="Look for an order of the steps that needs less memory.")
+@click.option(
+    "--what-if", is_flag=True, help="Also plan with in-place, reuse and fusion off, and with steps reordered."
+)
+@click.option("--largest-batch", is_flag=True, help="How far the batch can go within --capacity.")
+@click.option("--windows", is_flag=True, help="Also list which tensor holds an address when.")
+@click.option("--out", type=click.Path(file_okay=False), help="Write plan.json, tables and the picture here.")
+@click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")
+@json_option
+def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
+    """Plan the memory of SOURCE: a model (.onnx, .om), a dump of GE (ge_proto, ge_onnx, JSON), a case (.json, .csv).
+
+    The allocation table and its three numbers; GE's own plan beside it where a dump has one.
+    """
+    compile_options = session_options(options, threads).compile_options()
+    if options["largest_batch"]:
+        _largest_batch(source, compile_options, options, as_json)
+        return
+    with progress() as stage:
+        found, gears = _schedules(source, compile_options, options, stage)
+        stage("plan")
+        made = {key: _planned(schedule, found.capacity, options) for key, schedule in gears.items()}
+    key, schedule = next(iter(gears.items()))
+    answer = _Answer(source, found, schedule, made[key], compile_options, options)
+    rows = [{"gear": name, **_figures(each)} for name, each in made.items()] if key else []
+    if as_json:
+        print_json(answer.as_json() | ({"gears": rows} if rows else {}))
+    else:
+        answer.show(rows)
+
+
+def _schedules(
+    source: str, compile_options: CompileOptions, options: dict[str, Any], stage: Any
+) -> tuple[PlanSource, dict[str, Schedule]]:
+    """What was found, and its schedules by gear ("" where there is one), the largest first."""
+    from metadef.plan_source import PlanSource, load_schedule
+    from metadef.reorder import reorder
+
+    def hook(name: str, value: Any) -> None:
+        stage(name)
+
+    if compile_options.gears is None:
+        found = load_schedule(source, compile_options, on_stage=hook)
+        schedules = {"": found.schedule}
+    else:
+        from metadef.compiler import schedule_model
+        from metadef.gear_build import gear_options as options_by_gear
+
+        bound = options_by_gear(source, compile_options)
+        schedules = {key: schedule_model(source, each, on_stage=hook).schedule for key, each in bound.items()}
+        found = PlanSource("onnx", next(iter(schedules.values())))
+    for key, schedule in schedules.items():
+        kept = _without_reuse(schedule, options["no_reuse_op"])
+        schedules[key] = reorder(kept) if options["reorder"] else kept
+    return found, schedules
+
+
+def _without_reuse(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
+    from metadef.schedule_edit import forbid_reuse, no_reuse_from_environment
+
+    return forbid_reuse(schedule, [*names, *no_reuse_from_environment()], strict=names)
+
+
+def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> MemoryPlan:
+    from metadef.memory import check_plan, plan_memory
+
+    made = plan_memory(
+        schedule,
+        capacity=options["capacity"] if options["capacity"] is not None else given,
+        minimise=options["minimise"],
+        budget_s=options["budget"],
+        inplace=not options["no_inplace"],
+        reuse=not options["no_reuse"],
+    )
+    check_plan(schedule, made)
+    return made
+
+
+def _figures(made: MemoryPlan) -> dict[str, Any]:
+    return {
+        "theory_min": made.theory_min,
+        "total_size": made.total_size,
+        "no_reuse": made.no_reuse,
+        "optimal": made.optimal,
+    }
+
+
+class _Answer:
+    """A plan and the extras that were asked for."""
+
+    def __init__(
+        self,
+        source: str,
+        found: PlanSource,
+        schedule: Schedule,
+        made: MemoryPlan,
+        compile_options: CompileOptions,
+        options: dict[str, Any],
+    ) -> None:
+        from metadef.plan_study import address_windows, unfused_schedule, what_if
+        from npusim.report.plans import write_plan_files
+
+        self.schedule, self.plan, self.recorded = schedule, made, found.recorded
+        self.what_if, self.windows, self.files = [], [], []
+        if options["what_if"]:
+            single = replace(compile_options, gears=None)
+            unfused = (
+                (lambda: unfused_schedule(source, single))
+                if found.kind == "onnx" and not compile_options.gears
+                else None
+            )
+            self.what_if = what_if(schedule, unfused, options["budget"])
+        if options["windows"]:
+            self.windows = address_windows(made)
+        if options["out"]:
+            self.files = write_plan_files(Path(options["out"]), schedule, made)
+
+    def as_json(self) -> dict[str, Any]:
+        from metadef.memory.report import plan_to_json
+        from npusim.report.plans import recorded_json, windows_json
+
+        result = plan_to_json(self.schedule, self.plan)
+        if self.recorded is not None:
+            result["recorded"] = recorded_json(self.recorded)
+        if self.what_if:
+            result["what_if"] = [asdict(row) for row in self.what_if]
+        if self.windows:
+            result["windows"] = windows_json(self.windows)
+        if self.files:
+            result["files"] = [str(path) for path in self.files]
+        return result
+
+    def show(self, gears: list[dict[str, Any]]) -> None:
+        from npusim.report.memory import print_plan
+        from npusim.report.plans import print_gears, print_recorded, print_what_if, print_windows
+
+        console = console_of()
+        if gears:
+            print_gears(gears, console)
+        print_plan(self.schedule, self.plan, console)
+        if self.recorded is not None:
+            print_recorded(self.plan, self.recorded, console)
+        if self.what_if:
+            print_what_if(self.what_if, console)
+        if self.windows:
+            print_windows(self.windows, console)
+        for path in self.files:
+            console.print(f"wrote {path}", highlight=False)
+
+
+def _largest_batch(source: str, compile_options: CompileOptions, options: dict[str, Any], as_json: bool) -> None:
+    from metadef.plan_study import largest_batch
+    from npusim.report.units import show_bytes
+
+    capacity = options["capacity"]
+    if capacity is None:
+        raise UsageError("--largest-batch needs a memory to fill", hint="--capacity BYTES")
+    with progress() as stage:
+        stage("largest batch")
+        answer = largest_batch(source, compile_options, capacity)
+    if as_json:
+        tried = [{"batch": batch, "total_size": size} for batch, size in answer.tried]
+        print_json({"batch": answer.batch, "capacity": capacity, "total_size": answer.total_size,
+                    "next_size": answer.next_size, "tried": tried})  # fmt: skip
+        return
+    console_of().print(
+        f"batch {answer.batch} fits: arena {show_bytes(answer.total_size)} ({answer.total_size:,} of "
+        f"{capacity:,} bytes); batch {answer.batch + 1} would take {answer.next_size:,}",
+        highlight=False,
+    )
+
+
+COMMANDS = (plan,)
