@@ -43,8 +43,8 @@ class RefineRunningFormat(Pass):
     """Settles storage formats and inserts TransData, each with a note that says what it is for."""
 
     def run(self, graph: Graph, context: PassContext) -> bool:
-        sides, spared = choose_sides(graph, context)
-        writer = _FormatWriter(graph, context, sides, spared)
+        sides, reasons = choose_sides(graph, context)
+        writer = _FormatWriter(graph, context, sides, reasons)
         for node in list(graph.nodes):
             writer.settle(node)
         writer.outputs()
@@ -54,17 +54,15 @@ class RefineRunningFormat(Pass):
 # -- which side of the border a node is on -----------------------------------------------------------------------------
 
 
-def choose_sides(graph: Graph, context: PassContext) -> tuple[dict[int, bool], dict[int, int]]:
-    """id(node) -> whether its full-rank operands and results lie in NC1HWC0, and id(node) -> what being plain saves.
-
-    The latter are bytes moved by the node's whole group, for nodes that could be either.
-    """
+def choose_sides(graph: Graph, context: PassContext) -> tuple[dict[int, bool], dict[int, str]]:
+    """id(node) -> whether its full-rank operands and results lie in NC1HWC0, and id(node) -> why it would be plain."""
+    reasons: dict[int, str] = {}
     sides: dict[int, bool] = {}
     free: list[Node] = []
     for node in graph.nodes:
         sides[id(node)] = wants_blocks(node)
         if is_free(node):
-            reason = why_not_blocked(node, context.target)
+            reason = reasons[id(node)] = why_not_blocked(node, context.target)
             if not reason:
                 free.append(node)
             elif node.op_type != "Cast" and any(_next_to_blocks(tensor) for tensor in (*node.inputs, *node.outputs)):
@@ -72,7 +70,10 @@ def choose_sides(graph: Graph, context: PassContext) -> tuple[dict[int, bool], d
     cost = _Cost(graph, context.target, sides)
     for group in _groups(free):
         cost.settle(group)
-    return sides, cost.spared
+    for node in free:
+        saved = cost.spared[id(node)]
+        reasons[id(node)] = f"that moves {saved} bytes less around it" if saved > 0 else "one node moves fewer bytes so"
+    return sides, reasons
 
 
 def _next_to_blocks(tensor: Tensor | None) -> bool:
@@ -288,12 +289,12 @@ def reads_blocked(node: Node, slot: int) -> bool:
 class _FormatWriter:
     """Gives tensors their storage formats in node order and converts operands that lie on the other side."""
 
-    def __init__(self, graph: Graph, context: PassContext, sides: dict[int, bool], spared: dict[int, int]) -> None:
+    def __init__(self, graph: Graph, context: PassContext, sides: dict[int, bool], reasons: dict[int, str]) -> None:
         self.graph = graph
         self.context = context
         self.changed = False
         self._sides = sides
-        self._spared = spared
+        self._reasons = reasons
         self._versions: dict[tuple[int, Format], Tensor] = {}
 
     def settle(self, node: Node) -> None:
@@ -349,12 +350,7 @@ class _FormatWriter:
 
     def _why_plain(self, node: Node) -> str:
         """Why a node does not work on NC1HWC0."""
-        if node.domain != "ascend" or not is_free(node):
-            return f"{node.op_type} knows no other layout"
-        if reason := why_not_blocked(node, self.context.target):
-            return reason
-        saved = self._spared.get(id(node), 0)
-        return f"that moves {saved} bytes less around it" if saved > 0 else "that moves fewer bytes at this node"
+        return self._reasons.get(id(node), f"{node.op_type} knows no other layout")
 
     def _desc(self, tensor: Tensor, fmt: Format) -> TensorDesc:
         desc = tensor.desc
