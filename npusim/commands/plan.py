@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metadef.memory.plan import MemoryPlan
     from metadef.plan_source import PlanSource
     from metadef.schedule import Schedule
+    from metadef.weight_stream import WeightTraffic
 
 
 @click.command()
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     "--what-if", is_flag=True, help="Also plan with in-place, reuse and fusion off, and with steps reordered."
 )
 @click.option("--largest-batch", is_flag=True, help="How far the batch can go within --capacity.")
+@click.option(
+    "--stream-weights",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="Load weights of at least this size into the arena just before their use, and count the traffic.",
+)
 @click.option("--windows", is_flag=True, help="Also list which tensor holds an address when.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write plan.json, tables and the picture here.")
 @click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")
@@ -53,10 +60,12 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         return
     with progress() as stage:
         found, gears = _schedules(source, compile_options, options, stage)
+        gears, traffic = _streamed(gears, options["stream_weights"])
         stage("plan")
         made = {key: _planned(schedule, found.capacity, options) for key, schedule in gears.items()}
     key, schedule = next(iter(gears.items()))
     answer = _Answer(source, found, schedule, made[key], compile_options, options)
+    answer.traffic = traffic
     rows = [{"gear": name, **_figures(each)} for name, each in made.items()] if key else []
     if as_json:
         print_json(answer.as_json() | ({"gears": rows} if rows else {}))
@@ -88,6 +97,18 @@ def _schedules(
         kept = _without_reuse(schedule, options["no_reuse_op"])
         schedules[key] = reorder(kept) if options["reorder"] else kept
     return found, schedules
+
+
+def _streamed(
+    schedules: dict[str, Schedule], least_bytes: int | None
+) -> tuple[dict[str, Schedule], WeightTraffic | None]:
+    """Schedules with large weights loaded on the way, and what that moves in a run of the first."""
+    if least_bytes is None:
+        return schedules, None
+    from metadef.weight_stream import stream_weights
+
+    made = {key: stream_weights(schedule, least_bytes) for key, schedule in schedules.items()}
+    return {key: schedule for key, (schedule, _) in made.items()}, next(iter(made.values()))[1]
 
 
 def _without_reuse(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
@@ -137,6 +158,7 @@ class _Answer:
 
         self.schedule, self.plan, self.recorded = schedule, made, found.recorded
         self.what_if, self.windows, self.files = [], [], []
+        self.traffic: WeightTraffic | None = None
         if options["what_if"]:
             single = replace(compile_options, gears=None)
             unfused = (
@@ -157,6 +179,8 @@ class _Answer:
         result = plan_to_json(self.schedule, self.plan)
         if self.recorded is not None:
             result["recorded"] = recorded_json(self.recorded)
+        if self.traffic is not None:
+            result["weight_traffic"] = asdict(self.traffic)
         if self.what_if:
             result["what_if"] = [asdict(row) for row in self.what_if]
         if self.windows:
@@ -167,7 +191,7 @@ class _Answer:
 
     def show(self, gears: list[dict[str, Any]]) -> None:
         from npusim.report.memory import print_plan
-        from npusim.report.plans import print_gears, print_recorded, print_what_if, print_windows
+        from npusim.report.plans import print_gears, print_recorded, print_traffic, print_what_if, print_windows
 
         console = console_of()
         if gears:
@@ -175,6 +199,8 @@ class _Answer:
         print_plan(self.schedule, self.plan, console)
         if self.recorded is not None:
             print_recorded(self.plan, self.recorded, console)
+        if self.traffic is not None:
+            print_traffic(self.traffic, console)
         if self.what_if:
             print_what_if(self.what_if, console)
         if self.windows:

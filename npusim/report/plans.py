@@ -14,6 +14,7 @@ from metadef.memory.plan import MemoryPlan
 from metadef.memory.report import allocation_rows, memory_timeline, plan_to_json
 from metadef.plan_study import AddressWindow, WhatIf, address_windows
 from metadef.schedule import Schedule
+from metadef.weight_stream import WeightTraffic
 from npusim.report.units import show_bytes, show_share
 
 if TYPE_CHECKING:
@@ -40,6 +41,16 @@ def print_recorded(ours: MemoryPlan, recorded: MemoryPlan, console: Any) -> None
         f"GE's own plan in this file: {recorded.total_size:,} bytes, {ratio:.3f} times ours; "
         f"{show_share(recorded.no_reuse - recorded.total_size, recorded.no_reuse)} saved "
         f"(ours {show_share(ours.no_reuse - ours.total_size, ours.no_reuse)})",
+        highlight=False,
+    )
+
+
+def print_traffic(traffic: WeightTraffic, console: Any) -> None:
+    """One line: what streaming the weights moves and what it frees."""
+    console.print(
+        f"weights streamed: {traffic.loads} loads move {show_bytes(traffic.loaded_bytes)} a run "
+        f"(largest {show_bytes(traffic.largest_bytes)}); {show_bytes(traffic.streamed_bytes)} need no place of their "
+        f"own, {show_bytes(traffic.resident_bytes)} stay resident",
         highlight=False,
     )
 
