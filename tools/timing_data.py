@@ -91,7 +91,7 @@ def make_desc(shape: Iterable[int], dtype: DType, fmt: Format = Format.ND, c0: i
 
 
 def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
-    """A kernel on its own: operands cold or warm, results staying in L2 as far as it holds them.
+    """A kernel on its own: operands cold, or just written by earlier tasks; L2 keeps what it holds.
 
     The second operand of a product or convolution in a network is a parameter, read once a step: always cold.
     """
@@ -102,8 +102,9 @@ def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
         spans.append((place, size))
         place += size + 512
     reads, writes = spans[: len(kernel.inputs)], spans[len(kernel.inputs) :]
-    for _ in range(1 if cold else 2):
-        access = cache.touch(reads, writes)
+    if not cold:
+        cache.touch((), reads)
+    access = cache.touch(reads, writes)
     share = tuple(1 - hit / max(size, 1) for hit, (_, size) in zip(access.hits, reads))
     if kernel.op_type in ("Conv2D", "MatMulV2") and len(share) > 1:
         share = (share[0], 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from metadef.dtype import DType
@@ -57,8 +56,8 @@ def vector_kernel(
         return None
     if name in ("Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum"):
         inputs = inputs[:2]
-    kernel = choose_vector_kernel(Kernel(name, Engine.VECTOR, tuple(inputs), tuple(outputs), attrs), target)
-    return replace(kernel, block_dim=block_dim) if block_dim else kernel
+    kernel = Kernel(name, Engine.VECTOR, tuple(inputs), tuple(outputs), attrs)
+    return choose_vector_kernel(kernel, target, block_dim=block_dim)
 
 
 def stored_desc(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) -> TensorDesc:

@@ -39,15 +39,23 @@ class CubeChoice:
     cycles: int
 
 
-def choose_cube_kernel(kernel: Kernel, target: Target, *, cold_b: bool = False) -> tuple[Kernel, int]:
+def choose_cube_kernel(
+    kernel: Kernel,
+    target: Target,
+    *,
+    cold_b: bool = False,
+    block_dim: int | None = None,
+    only: Callable[[Table], np.ndarray] | None = None,
+) -> tuple[Kernel, int]:
     """The kernel with tile, cores and reason, and the bytes of workspace it needs.
 
-    ``cold_b`` says that the second operand (weights) comes from memory; the first one is in L2.
+    ``cold_b`` says that the second operand (weights) comes from memory; the first one is in L2. ``block_dim`` imposes
+    the number of pieces, ``only`` marks the candidates that may be taken (it gets their table).
 
     Raises:
         TargetError: the cube cannot multiply the element type, or no tile fits.
     """
-    choice = choose_cube_tile(kernel, target, cold_b=cold_b)
+    choice = choose_cube_tile(kernel, target, cold_b=cold_b, block_dim=block_dim, only=only)
     stays = _RESIDENT_TEXT.get(choice.tile.resident)
     reason = (
         f"{choice.block_dim} of {target.cube_cores} cores; fewest cycles ({choice.cycles} predicted) "
@@ -58,14 +66,16 @@ def choose_cube_kernel(kernel: Kernel, target: Target, *, cold_b: bool = False) 
 
 
 def choose_cube_tile(
-    kernel: Kernel, target: Target, *, cold_b: bool = False, only: Callable[[Table], np.ndarray] | None = None
+    kernel: Kernel,
+    target: Target,
+    *,
+    cold_b: bool = False,
+    block_dim: int | None = None,
+    only: Callable[[Table], np.ndarray] | None = None,
 ) -> CubeChoice:
-    """The tile with the fewest cycles, of those that ``only`` marks (it gets the table of candidates).
-
-    Arguments and errors as for :func:`choose_cube_kernel`.
-    """
+    """The tile with the fewest cycles. Arguments and errors as for :func:`choose_cube_kernel`."""
     view = CubeView.of(kernel, target)
-    table = all_candidates(view, target)
+    table = all_candidates(view, target, block_dim)
     if only is not None:
         marked = only(table)
         table = {name: column[marked] for name, column in table.items()}

@@ -27,14 +27,17 @@ _STEP_CYCLES = 2
 _Array = Any
 
 
-def all_candidates(view: CubeView, target: Target) -> Table:
+def all_candidates(view: CubeView, target: Target, pieces: int | None = None) -> Table:
     """What fits, with a middling K block; L1 is single buffered only where nothing fits otherwise.
+
+    ``pieces`` imposes how many pieces the work is cut into (waves where there are more than cores); by default any
+    number up to the cores is a candidate.
 
     Raises:
         TargetError: no tile fits the chip's buffers.
     """
     for double_l1 in (True, False):
-        table = _candidates(view, target, double_l1)
+        table = _candidates(view, target, double_l1, pieces)
         if len(table["m0"]):
             return table
     raise TargetError(
@@ -44,9 +47,9 @@ def all_candidates(view: CubeView, target: Target) -> Table:
     )
 
 
-def _candidates(view: CubeView, target: Target, double_l1: bool) -> Table:
+def _candidates(view: CubeView, target: Target, double_l1: bool, pieces: int | None) -> Table:
     """All (split, tile, resident, L0C copies) that fit, one column per field."""
-    splits = _splits(view, target.cube_cores)
+    splits = _splits(view, target.cube_cores) if pieces is None else _imposed_splits(view, pieces)
     rows, columns = ceil_div(view.m, FRACTAL_ROWS), ceil_div(view.n, FRACTAL_ROWS)
     share_m, share_n = _ceil(rows, splits[:, 1:2]), _ceil(columns, splits[:, 2:3])
     caps = np.array(_CAPS)
@@ -86,6 +89,22 @@ def _splits(view: CubeView, cores: int) -> np.ndarray:
         (b, m, n) for b in batches for m in row_splits if b * m <= cores for n in column_splits if b * m * n <= cores
     ]
     return np.array(found, np.int64)
+
+
+def _imposed_splits(view: CubeView, pieces: int) -> np.ndarray:
+    """(batch, M, N) pieces whose number is ``pieces``, or as near below it as the sizes allow."""
+    limits = (view.batch, ceil_div(view.m, FRACTAL_ROWS), ceil_div(view.n, FRACTAL_ROWS))
+    for count in range(max(pieces, 1), 0, -1):
+        divisors = [part for part in range(1, count + 1) if count % part == 0]
+        found = [
+            (b, m, count // (b * m))
+            for b in divisors
+            for m in divisors
+            if count % (b * m) == 0 and b <= limits[0] and m <= limits[1] and count // (b * m) <= limits[2]
+        ]
+        if found:
+            return np.array(found, np.int64)
+    return np.ones((1, 3), np.int64)
 
 
 def _even_splits(count: int, cores: int) -> list[int]:

@@ -31,13 +31,13 @@ class VectorChoice:
     cycles: int
 
 
-def choose_vector_kernel(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel with tile, cores and reason.
+def choose_vector_kernel(kernel: Kernel, target: Target, *, block_dim: int | None = None) -> Kernel:
+    """The kernel with tile, cores and reason; ``block_dim`` imposes the cores in place of the rule.
 
     Raises:
         TargetError: no tile fits. InferError: shapes do not fit the operator.
     """
-    choice = choose_vector_tile(kernel, target)
+    choice = choose_vector_tile(kernel, target, block_dim=block_dim)
     share = ceil_div(choice.tile.units, choice.block_dim)
     reason = (
         f"{choice.block_dim} of {target.vector_cores} cores, at most one for every {BYTES_PER_CORE} bytes; "
@@ -46,16 +46,19 @@ def choose_vector_kernel(kernel: Kernel, target: Target) -> Kernel:
     return replace(kernel, tile=choice.tile, block_dim=choice.block_dim, reason=reason)
 
 
-def choose_vector_tile(kernel: Kernel, target: Target) -> VectorChoice:
+def choose_vector_tile(kernel: Kernel, target: Target, *, block_dim: int | None = None) -> VectorChoice:
     """The tile with the fewest estimated cycles; units longer than UB are cut first.
+
+    ``block_dim`` imposes the number of pieces, also beyond the cores (waves) or the units (cores left idle).
 
     Raises:
         TargetError: the operands that stay in UB leave no room.
     """
-    shape = _cut_to_fit(_cut_for_cores(vector_shape(kernel, target), target), target)
-    cores = core_count(shape, target)
+    shape = vector_shape(kernel, target)
+    shape = _cut_to_fit(_cut_for_cores(shape, block_dim or _cores_by_rule(shape, target)), target)
+    cores = block_dim or core_count(shape, target)
     share = ceil_div(shape.units, cores)
-    cores = ceil_div(shape.units, share)
+    cores = block_dim or ceil_div(shape.units, share)
     lengths = np.unique([ceil_div(share, min(count, share)) for count in _TILE_COUNTS])
     options = [(int(length), double) for length in lengths for double in (True, False)]
     options = [
@@ -97,9 +100,9 @@ def tile_bytes(stream: Stream, length: int) -> int:
     return round_up(int(np.ceil(stream.unit_bytes * length + stream.fixed_bytes)), BLOCK_BYTES)
 
 
-def _cut_for_cores(shape: VectorShape, target: Target) -> VectorShape:
+def _cut_for_cores(shape: VectorShape, cores: int) -> VectorShape:
     """A few long units that may be divided are cut until every core has one, though not below 512 bytes."""
-    wanted = ceil_div(_cores_by_rule(shape, target), shape.units)
+    wanted = ceil_div(cores, shape.units)
     unit_bytes = shape.rule_bytes / shape.units
     pieces = min(wanted, int(unit_bytes) // SLOT_BYTES)
     return shape.cut(pieces) if shape.divisible and pieces > 1 else shape
