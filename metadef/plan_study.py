@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from metadef.error import PlanError
 from metadef.gears import GearSpec
 from metadef.memory import MemoryPlan, PlanRow, plan_memory
+from metadef.memory_pool import replay
 from metadef.reorder import reorder
 from metadef.schedule import Schedule
 
 if TYPE_CHECKING:
     from metadef.compiler import CompileOptions
 
+RUN_TIME = "allocated at run time"
 _MAX_BATCH = 1 << 16
 
 
@@ -38,6 +40,7 @@ class WhatIf:
 def what_if(schedule: Schedule, unfused: Callable[[], Schedule] | None = None, budget_s: float = 1.0) -> list[WhatIf]:
     """The plan as it is, and with one thing changed: in-place off, reuse off, steps reordered, fusion off.
 
+    The last row is no plan: a growing pool serves the same tensors at run time, and its segments are counted.
     ``unfused`` makes the schedule without fusion; None where there is no model to compile again.
     """
     ways: list[tuple[str, Callable[[], tuple[Schedule, MemoryPlan]]]] = [
@@ -52,6 +55,8 @@ def what_if(schedule: Schedule, unfused: Callable[[], Schedule] | None = None, b
     for name, make in ways:
         made, plan = make()
         rows.append(WhatIf(name, len(made.steps), plan.theory_min, plan.total_size, plan.no_reuse, plan.optimal))
+    pool = replay(schedule)
+    rows.append(WhatIf(RUN_TIME, len(schedule.steps), rows[0].theory_min, pool.reserved, rows[0].no_reuse, False))
     return rows
 
 

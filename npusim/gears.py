@@ -8,15 +8,20 @@ convolution sees zeros beyond the border instead of the border itself).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 import numpy as np
 
 from metadef.error import Problem, UsageError
 from metadef.gears import GearChoice, choose_gear, input_shapes, varying_axes
 from metadef.program import Program
+from npusim.elastic import Elastic, ElasticProgram
 from npusim.loaded import LoadedProgram
 
 PADDING = ("batch", "all", "none")
+
+
+Loader = Callable[[Program, "LoadedProgram | None", "ElasticProgram | None"], LoadedProgram]
 
 
 class GearBox:
@@ -24,20 +29,17 @@ class GearBox:
 
     Args:
         programs: of one model, over common regions.
-        load: makes a program ready; its second argument is one to take turns with.
+        load: makes a program ready, beside one to take turns with; for a shape beyond the gears with its own weights
+            and memory.
         padding: ``batch`` pads axis 0 only, ``all`` every axis that varies, ``none`` wants exact gears.
     """
 
-    def __init__(
-        self,
-        programs: Mapping[str, Program],
-        load: Callable[[Program, LoadedProgram | None], LoadedProgram],
-        padding: str = "batch",
-    ) -> None:
+    def __init__(self, programs: Mapping[str, Program], load: Loader, padding: str = "batch") -> None:
         if padding not in PADDING:
             raise UsageError(f"unknown padding '{padding}'", expected=" or ".join(PADDING))
         self.programs = dict(programs)
         self.padding = padding
+        self.elastic: Elastic | None = None
         self._load = load
         self._axes = varying_axes(self.programs) if len(self.programs) > 1 else []
         self._loaded: dict[str, LoadedProgram] = {}
@@ -51,16 +53,30 @@ class GearBox:
         """The gear's program, made ready at the first call."""
         if key not in self._loaded:
             beside = next(iter(self._loaded.values()), None)
-            self._loaded[key] = self._load(self.programs[key], beside)
+            self._loaded[key] = self._load(self.programs[key], beside, None)
         return self._loaded[key]
 
     def choose(self, feeds: Mapping[str, np.ndarray]) -> GearChoice:
-        """The gear for these feeds.
+        """The gear for these feeds, or a program compiled for their very shape where that is allowed.
 
         Raises:
             UsageError: too large for every gear, or padding is needed where it is not allowed.
         """
         shapes = {name: np.shape(array) for name, array in feeds.items()}
+        try:
+            return self._nearest(shapes)
+        except UsageError:
+            if self.elastic is None or set(shapes) != set(input_shapes(next(iter(self.programs.values())))):
+                raise
+        made, gone = self.elastic.program(shapes)
+        for key in gone:
+            self._loaded.pop(key, None)
+        if made.key not in self._loaded:
+            self._loaded[made.key] = self._load(made.program, next(iter(self._loaded.values())), made)
+        elements = sum(prod(shape) for shape in shapes.values())
+        return GearChoice(made.key, True, elements, elements)
+
+    def _nearest(self, shapes: Mapping[str, tuple[int, ...]]) -> GearChoice:
         choice = choose_gear(self.programs, shapes)
         if choice.exact:
             return choice
@@ -75,8 +91,10 @@ class GearBox:
 
     def pad(self, feeds: Mapping[str, np.ndarray], choice: GearChoice) -> dict[str, np.ndarray]:
         """Feeds with zeros behind, at the end of every axis, up to the gear's shapes."""
+        if choice.exact:
+            return dict(feeds)
         wanted = input_shapes(self.programs[choice.key])
-        padded = {}
+        padded: dict[str, np.ndarray] = {}
         for name, value in feeds.items():
             array = np.asarray(value)
             room = wanted.get(name, array.shape)

@@ -16,7 +16,7 @@ import numpy as np
 from metadef.error import DeviceFault, UsageError
 from metadef.program import Program, Task
 from npusim.device import Device
-from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, OK, Executor
+from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, Executor
 from npusim.host import run_host_task
 from npusim.kernels.plans import PlanOptions, plan_program
 
@@ -51,6 +51,7 @@ class LoadedProgram:
         deterministic: direct algorithms only, so that results are bit-equal on every chip.
         checked: poison unwritten memory and check every read; slow.
         beside: a program to take turns with (another gear of the model): its memory and worker threads are used.
+        memory: device memory other than that of ``beside``.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class LoadedProgram:
         deterministic: bool = False,
         checked: bool = False,
         beside: LoadedProgram | None = None,
+        memory: np.ndarray | None = None,
     ) -> None:
         if numerics not in NUMERICS:
             raise UsageError(f"unknown numerics '{numerics}'", expected=" or ".join(NUMERICS))
@@ -72,7 +74,9 @@ class LoadedProgram:
         self.program = program
         self.overflow = overflow
         self.checked = checked
-        self.device: Device = Device(program, weights, beside.device.memory if beside else None)
+        if memory is None and beside is not None:
+            memory = beside.device.memory
+        self.device: Device = Device(program, weights, memory)
         self.threads = threads or usable_cpus()
         options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
         self.plan = plan_program(self.device, options)
@@ -142,7 +146,7 @@ class LoadedProgram:
             if status.code == OK:
                 return
             task = self.program.tasks[self.plan.task_of(status.row)]
-            if status.code != HOST_ROW:
+            if status.code not in (HOST_ROW, NOT_FINITE):
                 raise _fault(status.code, status.info, task)
             run_host_task(task, self.device, self.overflow)
             row = status.row + 1

@@ -7,7 +7,8 @@ part of the compiler.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.error import UsageError
 from metadef.gears import GearChoice, parse_gears
+from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
 from metadef.target import Target, load_target
 from npusim.device import check_output_names
+from npusim.elastic import Elastic, ElasticProgram, Shapes
 from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
 from npusim.onchip import check_on_chip
@@ -47,7 +50,8 @@ class SessionOptions:
     cycles when the session is made (else at the first look at ``.profile``). ``checked`` finds reads of unwritten
     memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions. ``dynamic_batch_size`` ("1,2,4"),
     ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims`` ("1,128;1,256") are ATC's gears; ``padding`` says
-    which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``.
+    which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``. ``elastic`` compiles shapes that no
+    gear holds when they come.
     """
 
     soc: str | None = None
@@ -65,6 +69,7 @@ class SessionOptions:
     dynamic_image_size: str = ""
     dynamic_dims: str = ""
     padding: str = "batch"
+    elastic: bool = False
 
     def compile_options(self) -> CompileOptions:
         """What of this concerns the compiler. Raises UsageError for an unknown precision."""
@@ -129,6 +134,8 @@ class InferenceSession:
         self._gears = GearBox(self.model.programs, self._load, self.options.padding)
         self._gear, self.program = next(iter(self.model.programs.items()))
         self._gears.loaded(self._gear)
+        if self.options.elastic and self._gears.geared and self._compilation is not None:
+            self._gears.elastic = Elastic(partial(self._compile_shapes, source), self.loaded.device.memory)
         self.gear_choice: GearChoice | None = None
         self._profiles: dict[str, SessionProfile] = {}
         if self.options.profile:
@@ -163,7 +170,7 @@ class InferenceSession:
         """
         choice = self._gears.choose(feeds)
         self.gear_choice, self._gear = choice, choice.key
-        self.program = self.model.programs[choice.key]
+        self.program = self.loaded.program
         return choice
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
@@ -188,6 +195,11 @@ class InferenceSession:
     def loaded(self) -> LoadedProgram:
         """The program on its device: memory, host plans, executor."""
         return self._gears.loaded(self._gear)
+
+    @property
+    def pool_stats(self) -> PoolStats | None:
+        """Counts of the pool that shapes beyond the gears live in; None without ``elastic``."""
+        return self._gears.elastic.pool.stats if self._gears.elastic else None
 
     @property
     def profile(self) -> SessionProfile:
@@ -219,16 +231,27 @@ class InferenceSession:
 
         return SessionProfile(time_program(self.program, self.target), self.program, self.target)
 
-    def _load(self, program: Program, beside: LoadedProgram | None) -> LoadedProgram:
+    def _compile_shapes(self, source: Any, shapes: Shapes) -> tuple[Program, np.ndarray]:
+        """Program and weights for input shapes that no gear holds."""
+        from metadef.compiler import compile_model
+
+        model = compile_model(source, replace(self.options.compile_options(), gears=None, shapes=shapes)).model
+        check_on_chip(model.program, self.target)
+        return model.program, model.weights
+
+    def _load(
+        self, program: Program, beside: LoadedProgram | None, elastic: ElasticProgram | None = None
+    ) -> LoadedProgram:
         return LoadedProgram(
             program,
-            self.model.weights,
+            elastic.weights if elastic else self.model.weights,
             overflow=self.target.overflow,
             threads=self.options.threads,
             numerics=self.options.numerics,
             deterministic=self.options.deterministic,
             checked=self.options.checked,
             beside=beside,
+            memory=elastic.memory if elastic else None,
         )
 
     def _make_model(self, source: Any, on_stage: StageHook | None) -> Model:

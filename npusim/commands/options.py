@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_SOC = "Ascend910B3"
-GEAR_OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "padding")
+GEAR_OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "padding", "elastic")
 
 
 def model_options(function: F) -> F:
@@ -77,11 +77,16 @@ def gear_options(function: F) -> F:
 
 
 def padding_option(function: F) -> F:
-    """Whether a run may pad more than the batch."""
+    """What a run may do with shapes that are no gear's."""
+    elastic = click.option("--elastic", is_flag=True, help="Compile a shape that no gear holds when it comes.")
     return click.option(
-        "--pad-to-gear", "padding", is_flag=True, flag_value="all", default="",
+        "--pad-to-gear",
+        "padding",
+        is_flag=True,
+        flag_value="all",
+        default="",
         help="Pad every axis with zeros up to the nearest gear (the batch always may be).",
-    )(function)  # fmt: skip
+    )(elastic(function))
 
 
 def json_option(function: F) -> F:

@@ -154,8 +154,17 @@ def _gear_summary(session: InferenceSession) -> dict[str, Any]:
     choice = session.gear_choice
     if choice is None:
         return {}
-    arena = session.program.arena_bytes
-    return {"gear": choice.key, "padding_waste": round(choice.waste, 6), "gears_arena_bytes": arena}
+    arena = session.model.program.arena_bytes
+    summary = {"gear": choice.key, "padding_waste": round(choice.waste, 6), "gears_arena_bytes": arena}
+    pool = session.pool_stats
+    if pool is not None:
+        summary["pool"] = {
+            "hit_rate": pool.hit_rate,
+            "fragmentation": pool.fragmentation,
+            "reserved": pool.reserved,
+            "high_water": pool.high_water,
+        }
+    return summary
 
 
 def _print_totals(console: Any, session: InferenceSession) -> None:
@@ -173,9 +182,17 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
         fit = "exact" if choice.exact else f"{choice.waste:.1%} of its input is padding"
         console.print(
             f"gear {choice.key} ({fit}) of {', '.join(session.model.programs)}; one arena of "
-            f"{show_bytes(program.arena_bytes)} for all",
+            f"{show_bytes(session.model.program.arena_bytes)} for all",
             highlight=False,
         )
+        pool = session.pool_stats
+        if pool is not None:
+            console.print(
+                f"pool beyond the gears: {show_bytes(pool.reserved)} reserved, high water "
+                f"{show_bytes(pool.high_water)}, hit rate {pool.hit_rate:.0%}, "
+                f"fragmentation {pool.fragmentation:.0%}",
+                highlight=False,
+            )
     for task in program.tasks:
         if not task.on_device:
             console.print(f"  on the host: {task.name} ({task.kernel.op_type}): {task.kernel.reason}")

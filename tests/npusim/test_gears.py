@@ -102,6 +102,26 @@ def test_padding_of_pictures_must_be_allowed(rng: np.random.Generator) -> None:
     strict.close()
 
 
+def test_elastic_sessions_take_what_no_gear_holds(reference: Any, rng: np.random.Generator) -> None:
+    options = SessionOptions(precision="origin", threads=1, dynamic_image_size="16,16;32,32", elastic=True)
+    session = InferenceSession(detector(), options)
+    upper = session.loaded.device.memory.ctypes.data
+    for size, compiled, requests in ((32, 0, 0), (20, 1, 0), (40, 2, 1), (20, 2, 1), (40, 2, 1), (44, 3, 2)):
+        x = image(rng, 1, 3, size, size)
+        got = session.run(None, {"x": x})
+        for have, want in zip(got, reference.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+        # What is smaller than the largest gear lies in its memory, planned again for the true shape.
+        assert (session.loaded.device.memory.ctypes.data == upper) == (size <= 32)
+        assert session._gears.elastic.compiled == compiled and session.pool_stats.requests == requests
+    for size in (48, 52, 56, 60, 64):
+        session.run(None, {"x": image(rng, 1, 3, size, size)})
+    stats = session.pool_stats
+    assert stats.used < stats.high_water or stats.hits > 0
+    assert session.profile.cycles > 0 and session.gear_choice.exact
+    session.close()
+
+
 def test_an_output_that_mixes_the_batch_refuses_padding(rng: np.random.Generator) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
