@@ -6,8 +6,9 @@ then, for every unit, multiplies each of the 16 or 36 planes of V with the trans
 of direct convolution and transforms the sums back. The code is in npusim.kernels.winograd_code; the algorithm, its
 scaling and its NumPy twin are in metadef.winograd.
 
-`rounding` says how V is kept: `none` (fp32), `half` (rounded to fp16, as a cube with 16-bit operands must), `saturate`
-(rounded, overflow to +-65504). `scale` divides each of the two input passes.
+`rounding` says how V is kept: `none` (fp32), `guarded` (fp32; a sum that is not finite stops the run after the task
+with status NOT_FINITE, since it spoils pixels that direct summation would keep), `half` (rounded to fp16, as a cube
+with 16-bit operands must), `saturate` (rounded, overflow to +-65504). `scale` divides each of the two input passes.
 
     pack_winograd(planes [(m+2)^2, O, I], m, bias=None) -> PackedWinograd
     winograd2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None, rounding="none", scale=1.0) -> Call
@@ -49,7 +50,7 @@ def winograd2d(
         raise ValueError(
             f"Winograd's algorithm serves 3x3 windows of stride and dilation 1 without groups, not {shape}"
         )
-    bands = Bands(shape, packed)
+    bands = Bands(shape, packed.m, packed.dtype)
     columns, rows = bands.columns, bands.band_rows
     own, where = bands.own_fields(shape, dtypes[1])
     core = panels.Core(

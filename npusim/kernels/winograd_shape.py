@@ -19,7 +19,10 @@ from npusim.kernels.weights import pack_panels, pad_to, padded_bias
 from npusim.kernels.winograd_code import OWN_FIELDS
 
 _SLACK_PIXELS = 16
+# Between the planes of V and of the sums: without it they would often meet in the same sets of the caches.
+_STAGGER_BYTES = 320
 _LEAST_MACS = 1_500_000
+_PARTS = 4  # fewer than direct convolution's: every split of the output channels transforms the image again
 
 
 @dataclass
@@ -49,33 +52,34 @@ def pack_winograd(planes: np.ndarray, m: int, bias: np.ndarray | None = None) ->
 class Bands:
     """How a convolution is cut: rows of tiles per band, output-channel splits, and the scratch block of a band."""
 
-    def __init__(self, shape: Conv2D, packed: PackedWinograd) -> None:
+    def __init__(self, shape: Conv2D, m: int, filter_dtype: str = "f32") -> None:
         oh, ow = shape.out_hw
-        self.m, self.planes = packed.m, (packed.m + 2) ** 2
-        self.rows, self.columns = -(-oh // packed.m), -(-ow // packed.m)
-        self.groups = -(-shape.c // 16)
-        self.vectors = packed.vectors
-        self.units = panels.split_units(-(-shape.o // 16), packed.vectors)
+        self.m, self.planes = m, (m + 2) ** 2
+        self.rows, self.columns = -(-oh // m), -(-ow // m)
+        self.groups, outputs = -(-shape.c // 16), -(-shape.o // 16)
+        self.vectors = host().panel // 16
+        self.units = panels.split_units(outputs, self.vectors)
+        self.filter_bytes = self.planes * self.groups * 16 * outputs * 16 * SIZE[filter_dtype]
         top, left, bottom, right = shape.pads
-        below, beyond = self.rows * packed.m - oh, self.columns * packed.m - ow
+        below, beyond = self.rows * m - oh, self.columns * m - ow
         self.grown = replace(shape, pads=(top, left, bottom + below, right + beyond))
         self.layout = Scratch(self.grown, "dense")
-        self.band_rows, self.splits = self._choose(shape, packed.weights.nbytes)
+        self.band_rows, self.splits = self._choose(shape, self.filter_bytes)
         self.bands = -(-self.rows // self.band_rows)
-        self.layout.set_band(self.band_rows * packed.m)
+        self.layout.set_band(self.band_rows * m)
 
     def bytes(self, rows: int) -> tuple[int, int, int, int]:
         """Scratch of a band: pixels of one group, V, sums of one unit, and one row of finished tiles."""
         pixels = (rows * self.m + 2) * self.layout.row_bytes
         tiles = rows * self.columns
-        v = (self.planes * self.groups * tiles + _SLACK_PIXELS) * PIXEL
-        sums = (self.planes * tiles + _SLACK_PIXELS) * PIXEL * self.vectors
+        v = (self.planes * self.groups * tiles + _SLACK_PIXELS) * PIXEL + self.planes * _STAGGER_BYTES
+        sums = ((self.planes * tiles + _SLACK_PIXELS) * PIXEL + self.planes * _STAGGER_BYTES) * self.vectors
         finished = self.m * self.columns * self.m * PIXEL * self.vectors
         return pixels, v, sums, finished
 
     def _choose(self, shape: Conv2D, weight_bytes: int) -> tuple[int, int]:
         """Rows of tiles per band and splits: enough parts, least traffic, scratch within half of L2."""
-        wanted = max(1, min(8, shape.macs // _LEAST_MACS))
+        wanted = max(1, min(_PARTS, shape.macs // _LEAST_MACS))
         best: tuple[float, int, int] | None = None
         for rows in sorted({-(-self.rows // bands) for bands in range(1, self.rows + 1)}):
             bands = -(-self.rows // rows)
@@ -105,8 +109,8 @@ class Bands:
             "sums_offset": pixels + v,
             "finished_offset": pixels + v + sums,
             "group_pitch": count * PIXEL,
-            "plane_pitch": self.groups * count * PIXEL,
-            "sums_pitch": count * PIXEL,
+            "plane_pitch": self.groups * count * PIXEL + _STAGGER_BYTES,
+            "sums_pitch": count * PIXEL + _STAGGER_BYTES,
             "oh": shape.out_hw[0],
             "ow": shape.out_hw[1],
             "out_row": shape.out_hw[1] * lane_strides(shape.c0_out, 1, SIZE[target])[2],

@@ -1,0 +1,69 @@
+"""Which algorithm this computer uses for a convolution that the device computes directly.
+
+Winograd's F(2x2,3x3) with a transformed filter in fp32 sums as exactly as direct convolution: the share of results that
+differ from the correctly rounded one stays below one per cent, none by more than its last place. F(4x4,3x3) is less
+exact and waits for ``numerics="fast"``. ``deterministic`` keeps every convolution direct. The choice depends on the
+shape and on the register width alone, never on the number of threads. One difference of kind: an infinity in the image
+makes every pixel of its 2x2 tile NaN.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from metadef.winograd import ALGORITHMS, transform_filter
+from npusim.kernels.conv import Conv2D
+from npusim.kernels.cpu import host
+from npusim.kernels.plans.site import PlanOptions
+from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
+
+# Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
+# come from the last-level cache in a cycle, cycles for a vector of V to be made and for a vector of sums to be turned.
+_DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
+_FILTER_BYTES_PER_CYCLE = 4.0
+_V_CYCLES, _SUM_CYCLES = 3.0, 3.0
+_LEAST_GAIN = 1.08
+_LEAST_CHANNELS = 8
+
+
+def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
+    """``direct``, ``winograd_f2`` or ``winograd_f4``: the fastest that the options allow by the machine's model."""
+    if options.deterministic or not _possible(shape):
+        return "direct"
+    best, least = "direct", _direct_cycles(shape) / _LEAST_GAIN
+    for name in ("winograd_f2", *(("winograd_f4",) if options.numerics == "fast" else ())):
+        cycles = _winograd_cycles(shape, ALGORITHMS[name])
+        if cycles < least:
+            best, least = name, cycles
+    return best
+
+
+def packed_filter(filters: np.ndarray, algorithm: str, bias: np.ndarray | None) -> PackedWinograd:
+    """OIHW filter transformed in double precision, kept and packed in fp32."""
+    m = ALGORITHMS[algorithm]
+    return pack_winograd(transform_filter(filters.astype(np.float32), m), m, bias)
+
+
+def _possible(shape: Conv2D) -> bool:
+    window = (shape.kernel, shape.strides, shape.dilations, shape.groups)
+    return window == ((3, 3), (1, 1), (1, 1), 1) and shape.c >= _LEAST_CHANNELS
+
+
+def _vectors(channels: int) -> int:
+    return -(-channels // 16) * (1 if host().wide else 2)
+
+
+def _direct_cycles(shape: Conv2D) -> float:
+    oh, ow = shape.out_hw
+    products = shape.n * oh * ow * 9 * -(-shape.c // 16) * 16 * _vectors(shape.o)
+    return products / 2 / _DIRECT_SHARE
+
+
+def _winograd_cycles(shape: Conv2D, m: int) -> float:
+    bands, planes = Bands(shape, m), (m + 2) ** 2
+    tiles = shape.n * bands.rows * bands.columns
+    products = planes * tiles * bands.groups * 16 * _vectors(shape.o) / 2 / _PRODUCT_SHARE
+    streamed = shape.n * bands.bands * bands.filter_bytes / _FILTER_BYTES_PER_CYCLE
+    made = planes * tiles * _vectors(shape.c) * bands.splits * _V_CYCLES
+    turned = planes * tiles * _vectors(shape.o) * _SUM_CYCLES
+    return products + streamed + made + turned
