@@ -92,6 +92,7 @@ class ScheduleWriter:
         self.sources: dict[int, int] = {}
         self.sink_reads: list[int] = []
         self.problems: list[Problem] = []
+        self.open_graphs: list[str] = []
         self.control = ControlWriter(self)
 
     def write(self) -> GeSchedule:
@@ -114,8 +115,14 @@ class ScheduleWriter:
         return self.result
 
     def emit(self, frame: Frame) -> None:
-        """Write one graph in its order."""
-        ops = ordered_ops(frame.graph)
+        """Write one graph in its order. Raises ModelError for graphs that contain themselves, at once."""
+        if frame.graph.name in self.open_graphs:
+            raise ModelError(f"graph '{frame.graph.name}' contains itself", got=" -> ".join(self.open_graphs))
+        self.open_graphs.append(frame.graph.name)
+        self._emit_ops(frame, ordered_ops(frame.graph))
+        self.open_graphs.pop()
+
+    def _emit_ops(self, frame: Frame, ops: Sequence[Any]) -> None:
         self._aim(frame, ops)
         for op in ops:
             if op.type in INPUTS:
@@ -138,6 +145,9 @@ class ScheduleWriter:
     def new_output(self, frame: Frame, op: Any, port: int, kind: TensorKind = TensorKind.FEATURE) -> int:
         """The tensor of an operator's output: a new one, or the one its parent wants there."""
         label = op.name if len(op.output_desc) == 1 else f"{op.name}:{port}"
+        if port >= len(op.output_desc):
+            self.problems.append(Problem(f"{op.type} has no output {port}", node=op.name))
+            return self.new_tensor(label, 0, kind)
         try:
             size = port_size(op.output_desc[port], label)
         except ModelError as error:

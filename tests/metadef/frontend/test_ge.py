@@ -330,6 +330,8 @@ def test_kinds_at_the_borders() -> None:
         (lambda m: m.op("late", "Relu", ["a"], 5), "no port"),
         (lambda m: m.op("late", "Relu", ["a:0"], -1), "upper bound"),
         (lambda m: m.op("late", "If", ["a:0", "a:0"], 5).subgraph_name.append("gone"), "gone"),
+        (lambda m: m.op("late", "PartitionedCall", ["a:0"], 5).subgraph_name.append("root"), "contains itself"),
+        (lambda m: m.op("late", "Data", []), "no output 0"),
         (lambda m: m.op("late", "For", ["a:0"], 5), "For"),
     ],
 )
