@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metadef.error import UsageError
+from metadef.error import PlanError, Problem, UsageError
 from npusim.commands.options import gear_options, json_option, model_options, session_options
 from npusim.commands.output import console_of, print_json, progress
 
@@ -120,16 +120,30 @@ def _without_reuse(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
 def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> MemoryPlan:
     from metadef.memory import check_plan, plan_memory
 
-    made = plan_memory(
-        schedule,
-        capacity=options["capacity"] if options["capacity"] is not None else given,
-        minimise=options["minimise"],
-        budget_s=options["budget"],
-        inplace=not options["no_inplace"],
-        reuse=not options["no_reuse"],
-    )
+    capacity = options["capacity"] if options["capacity"] is not None else given
+    try:
+        made = plan_memory(
+            schedule,
+            capacity=capacity,
+            minimise=options["minimise"],
+            budget_s=options["budget"],
+            inplace=not options["no_inplace"],
+            reuse=not options["no_reuse"],
+        )
+    except PlanError as error:
+        raise _with_advice(error, schedule, capacity) from error
     check_plan(schedule, made)
     return made
+
+
+def _with_advice(error: PlanError, schedule: Schedule, capacity: int | None) -> PlanError:
+    """The error, and what spilling, recomputing or a smaller batch would save."""
+    from metadef.relief import relief, relief_text
+
+    if capacity is None or any(tensor.pinned is not None for tensor in schedule.tensors):
+        return error
+    text = relief_text(relief(schedule, capacity), capacity)
+    return PlanError([*error.problems, Problem("what would make it smaller", hint=text)]) if text else error
 
 
 def _figures(made: MemoryPlan) -> dict[str, Any]:
