@@ -25,6 +25,7 @@ OK = dp.OK
 INDEX_OUT_OF_RANGE = dp.INDEX_OUT_OF_RANGE
 HOST_ROW = dp.HOST_ROW
 TRACE_FULL = dp.TRACE_FULL
+NOT_FINITE = dp.NOT_FINITE
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _STRETCH_S = 0.03

@@ -5,6 +5,10 @@ thread runs. A task of several parts is published as one word, sequence << 40 | 
 parts by adding one to it, and the returned word alone says whether the claim is good, so a late worker never touches a
 finished task. `npusim.executor` owns the control block whose layout stands here.
 
+On a crowded machine a worker may lose its CPU in the middle of a part, and the whole task then waits for it. A wait
+much longer than a part takes makes the main thread work alone for four times as long as it waited, so that such waits
+cost a fifth of the time at most.
+
 Rows whose function field is below 16 steer the loop instead of calling a kernel: see the `ROW_*` constants.
 """
 
@@ -17,14 +21,14 @@ from npusim.kernels.ir import I8, I32, I64, VOID, Kernel, Val
 # Control block, indices of int64 (each group on its own pair of cache lines).
 TICKET, DONE, CURRENT_ROW, SEQUENCE, STOP_WORKERS, ACTIVE = 0, 16, 32, 48, 64, 80
 STATUS_CODE, STATUS_INFO = 96, 97
-TABLE, ROW, STOP_ROW, BUDGET, CONTEXTS, TRACE, TRACE_COUNT, TRACE_CAPACITY = range(112, 120)
+TABLE, ROW, STOP_ROW, BUDGET, CONTEXTS, TRACE, TRACE_COUNT, TRACE_CAPACITY, ALONE_UNTIL_NS = range(112, 121)
 CONTROL_FIELDS = 128
 
 # Context of one thread, the third argument of every kernel.
 CTX_THREAD, CTX_SCRATCH, CTX_SCRATCH_BYTES, CTX_STATUS, CTX_FIELDS = 0, 1, 2, 3, 16
 
 # Status codes.
-OK, INDEX_OUT_OF_RANGE, NEED_SCRATCH, HOST_ROW, TRACE_FULL = range(5)
+OK, INDEX_OUT_OF_RANGE, NEED_SCRATCH, HOST_ROW, TRACE_FULL, NOT_FINITE = range(6)
 
 # Rows that are no kernels: nothing; back to Python; jump to row `parts`; jump there if the byte at `desc` is 0 / not 0.
 ROW_NOP, ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO, ROW_JUMP_IF_NONZERO = range(5)
@@ -35,6 +39,8 @@ _SEQUENCE_MASK = (1 << 22) - 1
 _SPIN = 2000
 _IDLE_POLLS = 400
 _POLL_US = 50
+_PATIENCE_NS = 150_000
+_ALONE_FACTOR = 4
 
 
 def report(k: Kernel, ctx: Val, code: int, info: Val) -> None:
@@ -85,26 +91,50 @@ def _call_row(k: Kernel, row: Val, part: Val | int, context: Val) -> None:
     k.call_address(k.field(row, 0), k.field(row, 2), part, context)
 
 
-def _run_parts(k: Kernel, control: Val, row: Val, parts: Val) -> None:
-    """Publish a task of several parts, take part in it, wait until all parts are done."""
+def _now(k: Kernel, spare: Val) -> Val:
+    """Nanoseconds of the monotonic clock; `spare` is the address of 16 bytes."""
+    clock = 6 if "apple" in k.cpu.triple else 1
+    k.intrinsic("clock_gettime", I32, [k.const(clock, I32), k.pointer(spare)])
+    return k.load(spare) * 1_000_000_000 + k.load(spare + 8)
+
+
+def _run_parts(k: Kernel, control: Val, row: Val, parts: Val, spare: Val) -> None:
+    """Do a task of several parts, together with the workers unless they have kept us waiting."""
+    begin = _now(k, spare)
+    with k.either(begin < k.field(control, ALONE_UNTIL_NS)) as (alone, together):
+        with alone, k.loop(parts) as part:
+            _call_row(k, row, part, k.field(control, CONTEXTS))
+        with together:
+            _share_parts(k, control, row, parts, begin, spare)
+
+
+def _share_parts(k: Kernel, control: Val, row: Val, parts: Val, begin: Val, spare: Val) -> None:
+    """Publish a task, take part in it, wait until all parts are done."""
     done, ticket, context = _word(control, DONE), _word(control, TICKET), k.field(control, CONTEXTS)
     sequence = (k.field(control, SEQUENCE) + 1) & _SEQUENCE_MASK
     k.store(sequence, _word(control, SEQUENCE))
     _release(k, 0, done)
     _release(k, row, _word(control, CURRENT_ROW))
     _release(k, (sequence << 40) | (parts << 20), ticket)
+    mine, spins = k.var(0), k.var(0)
     with k.while_() as claiming:
         part = _increment(k, ticket) & _PART_MASK
         claiming.stop_if(part >= parts)
         _call_row(k, row, part, context)
         _increment(k, done)
-    spins = k.var(0)
+        mine.set(mine.get() + 1)
+    finished = _now(k, spare)
     with k.while_() as waiting:
         waiting.stop_if(_acquire(k, done) >= parts)
         _pause(k)
         spins.set(spins.get() + 1)
         with k.when(spins.get() > _SPIN):
             k.intrinsic("sched_yield", I32, [])
+    with k.when(spins.get() > _SPIN):
+        now = _now(k, spare)
+        part_ns = (finished - begin) / k.maximum(mine.get(), 1)
+        with k.when(now - finished > part_ns * 2 + _PATIENCE_NS):
+            k.store(now + (now - finished) * _ALONE_FACTOR, _word(control, ALONE_UNTIL_NS))
 
 
 def _emit_steering(k: Kernel, row: Val, code: Val, table_row: Val, control: Val) -> Val:
@@ -137,6 +167,7 @@ def _emit_main(k: Kernel) -> None:
         context = k.field(control, CONTEXTS)
         table, stop = k.field(control, TABLE), k.field(control, STOP_ROW)
         row, budget = k.var(k.field(control, ROW)), k.var(k.field(control, BUDGET))
+        spare = k.alloca(16)
         _release(k, 1, _word(control, ACTIVE))
         with k.while_() as rows:
             current = row.get()
@@ -160,20 +191,20 @@ def _emit_main(k: Kernel) -> None:
                                 with stopped:
                                     k.store(k.const(TRACE_FULL), status)
                                 with runs:
-                                    _emit_task(k, control, address, parts, current)
+                                    _emit_task(k, control, address, parts, current, spare)
                                     row.set(current + 1)
             rows.stop_if(_acquire(k, status).ne(0))
         k.store(row.get(), _word(control, ROW))
         _release(k, 0, _word(control, ACTIVE))
 
 
-def _emit_task(k: Kernel, control: Val, address: Val, parts: Val, row: Val) -> None:
+def _emit_task(k: Kernel, control: Val, address: Val, parts: Val, row: Val, spare: Val) -> None:
     _emit_trace(k, control, row)
     with k.either(parts.eq(1)) as (single, several):
         with single:
             _call_row(k, address, 0, k.field(control, CONTEXTS))
         with several, k.when(parts > 1):
-            _run_parts(k, control, address, parts)
+            _run_parts(k, control, address, parts, spare)
 
 
 def _emit_worker(k: Kernel) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from npusim.kernels import conv_fill, epilogue, panels
 from npusim.kernels.conv_scratch import PIXEL
-from npusim.kernels.dispatch import scratch
+from npusim.kernels.dispatch import NOT_FINITE, report, scratch
 from npusim.kernels.ir import F16, F32, I64, Kernel, Val, vec
 from npusim.kernels.tiles import BLOCK_FIELDS
 
@@ -46,7 +46,7 @@ OWN_FIELDS = (
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `winograd:<input dtype>:<output dtype>:<2|4>:<none|half|saturate>:<scale>`."""
+    """Emit `winograd:<input dtype>:<output dtype>:<2|4>:<none|guarded|half|saturate>:<scale>`."""
     source, target, edge, rounding, scale = parameters.split(":")
     m = int(edge)
     epilogue.emit_function(k, target, panels.EPILOGUE)
@@ -54,7 +54,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     conv_fill.emit_fill(k, source)
     _emit_input(k, m, rounding, float(scale))
     _emit_products(k, m)
-    _emit_output(k, m)
+    _emit_output(k, m, rounding == "guarded")
     _emit_unit(k, m)
     with k.main() as (desc, part, ctx):
         splits, bands = k.field(desc, conv_fill.SPLITS), k.field(desc, conv_fill.BANDS)
@@ -113,7 +113,7 @@ def _scaled(value: Val, scale: float) -> Val:
 
 def _rounded(k: Kernel, value: Val, rounding: str, spare: Val) -> Val:
     """The value as the cube's 16-bit operand, widened again."""
-    if rounding == "none":
+    if rounding in ("none", "guarded"):
         return value
     if rounding == "saturate":
         value = epilogue.saturated(k, value, k.const(1))
@@ -182,10 +182,11 @@ def _emit_products(k: Kernel, m: int) -> None:
             sums.set(sums.get() + k.field(desc, _SUMS_PITCH) * vectors)
 
 
-def _emit_output(k: Kernel, m: int) -> None:
-    """output(desc, sums, bias, finished, vectors): one row of tiles, as m rows of fp32 pixels `[vectors][16]`."""
+def _emit_output(k: Kernel, m: int, guarded: bool) -> None:
+    """output(desc, ctx, sums, bias, finished, vectors): one row of tiles, as m rows of fp32 pixels `[vectors][16]`."""
     edge, lanes = m + 2, 16 if k.cpu.wide else 8
-    with k.function("output", [I64] * 5) as (desc, sums, bias, finished, vectors):
+    with k.function("output", [I64] * 6) as (desc, ctx, sums, bias, finished, vectors):
+        watch = k.var(0.0, vec(F32, lanes))
         columns = k.field(desc, _TILE_COLUMNS)
         step = vectors * PIXEL
         pitch, row = k.field(desc, _SUMS_PITCH) * vectors, columns * step * m
@@ -201,7 +202,16 @@ def _emit_output(k: Kernel, m: int) -> None:
             for i in range(m):
                 for j, value in enumerate(_output_pass(k, m, [column[i] for column in passed])):
                     k.store(value + own, to + j * step)
+                    if guarded:
+                        watch.set(k.fma(value, 0.0, watch.get()))
                 to = to + row
+        if guarded:
+            rest = watch.get()
+            while rest.type.count > 1:
+                low, high = k.halves(rest)
+                rest = low + high
+            with k.when(k.extract(rest, 0).isnan()):
+                report(k, ctx, NOT_FINITE, k.const(0))
 
 
 def _emit_unit(k: Kernel, m: int) -> None:
@@ -223,7 +233,7 @@ def _emit_unit(k: Kernel, m: int) -> None:
         lanes = (k.field(desc, panels.CHANNELS) - group * 16, k.field(desc, panels.STORED) - group * 16)
         step = columns * vectors * PIXEL
         with k.loop(rows) as r:
-            k.call("output", desc, sums + r * step, bias, finished, vectors)
+            k.call("output", desc, ctx, sums + r * step, bias, finished, vectors)
             top = (first_row + r) * m
             live = k.minimum(height - top, m)
             with k.loop(live) as i:

@@ -22,7 +22,7 @@ def plan_conv(site: Site) -> list[Call]:
     """Conv2D and Conv2DTransposeD on NC1HWC0 activations with constant filter and bias."""
     x, out = site.input(0), site.output()
     g = ConvGeometry.of(site.kernel)
-    shape = shape_of(site, g)
+    shape = shape_of(site)
     bias = site.constant(2) if site.has(2) else None
     filters = site.constant(1)
     dtypes = (site.element(x), site.element(out))
@@ -51,9 +51,9 @@ def _spread(site: Site, g: ConvGeometry) -> tuple[np.ndarray, Call]:
     return held, copy_box(size, site.address(x), source, held.ctypes.data, target, (planes, h, w, c0))
 
 
-def shape_of(site: Site, g: ConvGeometry) -> Conv2D:
+def shape_of(site: Site) -> Conv2D:
     """The kernels' view of a convolution. Raises NoFastKernel unless activation and result are NC1HWC0."""
-    x, out = site.input(0), site.output()
+    x, out, g = site.input(0), site.output(), ConvGeometry.of(site.kernel)
     for operand in (x, out):
         if operand.desc.format is not Format.NC1HWC0:
             raise NoFastKernel(f"convolution on {operand.desc.format.name}")

@@ -1,33 +1,56 @@
-"""Host plan of convolutions by the algorithm that their task names: directly, or by Winograd's.
+"""Host plan of convolutions: by the algorithm that the task names, or by a faster one that is as exact.
 
-What the device rounds is rounded here too: where the cube's operands have 16 bits, the transformed filter (in the
-weights already) and the transformed image.
+A task that names Winograd's algorithm gets what the device gives: where the cube's operands have 16 bits, the
+transformed filter (in the weights already) and the transformed image are rounded. A task that names the direct one may
+be computed as ``npusim.kernels.plans.algorithm`` says. There a sum that is not finite would spoil a whole tile: such a
+task is computed again by its twin, which is why it must not overwrite its own operands.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from metadef.format import WINOGRAD_FORMATS, winograd_planes
-from metadef.ops.geometry import ConvGeometry
 from metadef.winograd import scale_of
 from npusim.kernels.desc import Call
+from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
 from npusim.kernels.plans.conv import epilogue_of, plan_conv, shape_of
 from npusim.kernels.plans.site import Site
-from npusim.kernels.winograd import pack_winograd, winograd2d
+from npusim.kernels.winograd import PackedWinograd, pack_winograd, winograd2d
 
 
 def plan_convolution(site: Site) -> list[Call]:
     """Conv2D on NC1HWC0 activations with constant filter and bias."""
-    filters = site.input(1)
-    if filters.desc.format not in WINOGRAD_FORMATS:
+    fmt = site.input(1).desc.format
+    if fmt in WINOGRAD_FORMATS:
+        return _named(site, WINOGRAD_FORMATS[fmt])
+    algorithm = "direct" if _overwrites(site) else host_algorithm(shape_of(site), site.options)
+    if algorithm == "direct":
         return plan_conv(site)
-    x, out = site.input(0), site.output()
-    shape = shape_of(site, ConvGeometry.of(site.kernel))
-    m = WINOGRAD_FORMATS[filters.desc.format]
-    bias = site.constant(2) if site.has(2) else None
-    packed = pack_winograd(winograd_planes(site.stored_constant(1), filters.desc), m, bias)
-    dtypes = (site.element(x), site.element(out))
-    half = dtypes[0] == "f16"
+    return [_call(site, packed_filter(site.constant(1), algorithm, _bias(site)), "guarded", 1.0)]
+
+
+def _named(site: Site, m: int) -> list[Call]:
+    """The device's own computation."""
+    half = site.element(site.input(0)) == "f16"
     rounding = ("saturate" if site.options.saturate else "half") if half else "none"
+    planes = winograd_planes(site.stored_constant(1), site.input(1).desc)
+    return [_call(site, pack_winograd(planes, m, _bias(site)), rounding, scale_of(m, half))]
+
+
+def _overwrites(site: Site) -> bool:
+    """Whether the result lies on an operand."""
+    out = site.output().address
+    return any(item is not None and item.address == out for item in site.task.inputs)
+
+
+def _bias(site: Site) -> np.ndarray | None:
+    return site.constant(2) if site.has(2) else None
+
+
+def _call(site: Site, packed: PackedWinograd, rounding: str, scale: float) -> Call:
+    x, out = site.input(0), site.output()
+    shape = shape_of(site)
+    dtypes = (site.element(x), site.element(out))
     epilogue = epilogue_of(site, site.kernel.fused)
-    places = (site.address(x), packed, site.address(out))
-    return [winograd2d(shape, *places, dtypes, epilogue, rounding, scale_of(m, half))]
+    return winograd2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue, rounding, scale)
