@@ -168,7 +168,7 @@ class _Answer:
         options: dict[str, Any],
     ) -> None:
         from metadef.plan_study import address_windows, unfused_schedule, what_if
-        from npusim.report.plans import write_plan_files
+        from npusim.report.plan_files import write_plan_files
 
         self.schedule, self.plan, self.recorded = schedule, made, found.recorded
         self.what_if, self.windows, self.files = [], [], []
@@ -224,7 +224,7 @@ class _Answer:
 
 
 def _largest_batch(source: str, compile_options: CompileOptions, options: dict[str, Any], as_json: bool) -> None:
-    from metadef.plan_study import largest_batch
+    from metadef.batch_study import largest_batch
     from npusim.report.units import show_bytes
 
     capacity = options["capacity"]

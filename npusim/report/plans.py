@@ -1,24 +1,14 @@
-"""What stands around a memory plan: GE's own beside it, what-if table, gears, time windows, files with a picture."""
+"""What stands around a memory plan: GE's own beside it, what-if table, gears, streamed weights, time windows."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from metadef.files import write_text
-from metadef.memory.plan import MemoryPlan
-from metadef.memory.report import allocation_rows, memory_timeline, plan_to_json
+from metadef.memory.plan import MemoryPlan, PoolFigures
 from metadef.plan_study import AddressWindow, WhatIf, address_windows
-from metadef.schedule import Schedule
 from metadef.weight_stream import WeightTraffic
 from npusim.report.units import show_bytes, show_share
-
-if TYPE_CHECKING:
-    from npusim.report.lifetimes import ArenaStory
 
 SHOWN_HOLDERS = 6
 
@@ -105,48 +95,8 @@ def windows_json(windows: Iterable[AddressWindow]) -> list[dict[str, Any]]:
     ]
 
 
-def write_plan_files(folder: Path, schedule: Schedule, plan: MemoryPlan) -> list[Path]:
-    """plan.json, allocation.csv, windows.csv and a picture per memory pool; returns their paths.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
-    from npusim.report.pictures import arena_figure, save_figure
-
-    names = [step.name for step in schedule.steps]
-    written = [
-        write_text(folder / "plan.json", json.dumps(plan_to_json(schedule, plan), indent=1) + "\n"),
-        write_text(folder / "allocation.csv", _table_text(allocation_rows(schedule, plan))),
-        write_text(folder / "windows.csv", _table_text(_window_rows(plan))),
-    ]
-    for pool, figures in plan.pools.items():
-        title = (
-            f"{schedule.name}: {pool} {show_bytes(figures.total_size)}, lower bound {show_bytes(figures.theory_min)}, "
-            f"without reuse {show_bytes(figures.no_reuse)}"
-        )
-        figure = arena_figure(plan_story(schedule, plan, pool), names, figures.total_size, title)
-        suffix = "" if len(plan.pools) == 1 else f"_{pool}"
-        written.append(save_figure(figure, folder / f"memory{suffix}.png"))
-    return written
-
-
-def plan_story(schedule: Schedule, plan: MemoryPlan, pool: str) -> ArenaStory:
-    """Who lies where and when in one pool of the arena."""
-    from dataclasses import replace
-
-    from npusim.report.lifetimes import ArenaStory, Life
-
-    own = replace(plan, rows=[row for row in plan.rows if row.region == "arena" and row.pool == pool])
-    timeline = memory_timeline(schedule, own)
-    lives = tuple(
-        Life(rect.name, rect.offset, rect.size, rect.first, rect.last, rect.kind == "workspace")
-        for rect in timeline.rects
-        if rect.kind != "view"
-    )
-    return ArenaStory(lives, tuple(timeline.live_bytes), timeline.peak_step)
-
-
-def _window_rows(plan: MemoryPlan) -> list[dict[str, Any]]:
+def window_rows(plan: MemoryPlan) -> list[dict[str, Any]]:
+    """One row for every holder of every piece, for a CSV file."""
     return [
         {"pool": item.pool, "offset": item.offset, "size": item.size, "first": first, "last": last, "name": name}
         for item in address_windows(plan)
@@ -154,13 +104,12 @@ def _window_rows(plan: MemoryPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _table_text(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
+def plan_title(name: str, pool: str, figures: PoolFigures) -> str:
+    """The heading of a pool's picture."""
+    return (
+        f"{name}: {pool} {show_bytes(figures.total_size)}, lower bound {show_bytes(figures.theory_min)}, "
+        f"without reuse {show_bytes(figures.no_reuse)}"
+    )
 
 
 def _print_table(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from metadef.batch_study import largest_batch
 from metadef.compiler import CompileOptions, schedule_model
 from metadef.error import PlanError, UsageError
 from metadef.memory import plan_memory
-from metadef.plan_study import address_windows, largest_batch, unfused_schedule, what_if
+from metadef.plan_study import address_windows, unfused_schedule, what_if
 from metadef.schedule import Schedule
 from metadef.schedule_edit import forbid_reuse, no_reuse_from_environment
 from tests.metadef.models import detector
