@@ -20,7 +20,13 @@ TOP_LEVEL = {
 }
 LOCAL = {"build", "dist"}  # made by tools, ignored by git; so are dotted caches and *.egg-info
 FILE_LINES, FUNCTION_LINES = 800, 60
-FRONT_DOORS = ("metadef/compiler.py", "metadef/plan_source.py", "npusim/cli.py", "npusim/commands/*.py", "npusim/session.py")
+FRONT_DOORS = (
+    "metadef/compiler.py",
+    "metadef/plan_source.py",
+    "npusim/cli.py",
+    "npusim/commands/*.py",
+    "npusim/session.py",
+)
 HEAVY = {"numba", "llvmlite", "onnx", "onnxruntime", "matplotlib"}
 
 

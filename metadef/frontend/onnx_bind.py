@@ -109,7 +109,8 @@ def _check_names(
 def _take_given(value: onnx.ValueInfoProto, given: tuple[int, ...], bound: BoundInputs) -> None:
     declared = _declared(value)
     if any(size < 0 for size in given):
-        raise UsageError(f"input '{value.name}' has a negative size", code="E10011", got=str(given))
+        hint = "-1 marks what gears vary: say which with --dynamic-batch-size, --dynamic-image-size or --dynamic-dims"
+        raise UsageError(f"input '{value.name}' has a negative size", code="E10011", got=str(given), hint=hint)
     if declared is not None and len(declared) != len(given):
         raise UsageError(
             f"input '{value.name}' has another rank",

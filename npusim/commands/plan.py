@@ -211,7 +211,7 @@ class _Answer:
         if gears:
             print_gears(gears, console)
         print_plan(self.schedule, self.plan, console)
-        if self.recorded is not None:
+        if self.recorded is not None and self.recorded.total_size:
             print_recorded(self.plan, self.recorded, console)
         if self.traffic is not None:
             print_traffic(self.traffic, console)
