@@ -24,7 +24,7 @@ def plan_convolution(site: Site) -> list[Call]:
     fmt = site.input(1).desc.format
     if fmt in WINOGRAD_FORMATS:
         return _named(site, WINOGRAD_FORMATS[fmt])
-    algorithm = "direct" if _overwrites(site) else host_algorithm(shape_of(site), site.options)
+    algorithm = host_algorithm(shape_of(site), site.options) if _replaceable(site) else "direct"
     if algorithm == "direct":
         return plan_conv(site)
     return [_call(site, packed_filter(site.constant(1), algorithm, _bias(site)), "guarded", 1.0)]
@@ -38,10 +38,13 @@ def _named(site: Site, m: int) -> list[Call]:
     return [_call(site, pack_winograd(planes, m, _bias(site)), rounding, scale_of(m, half))]
 
 
-def _overwrites(site: Site) -> bool:
-    """Whether the result lies on an operand."""
+def _replaceable(site: Site) -> bool:
+    """Whether a direct task may be computed in another way: float operands that the result does not overwrite."""
     out = site.output().address
-    return any(item is not None and item.address == out for item in site.task.inputs)
+    apart = all(item is None or item.address != out for item in site.task.inputs)
+    return (
+        apart and site.is_constant(1) and {site.element(site.input(0)), site.element(site.input(1))} <= {"f16", "f32"}
+    )
 
 
 def _bias(site: Site) -> np.ndarray | None:
