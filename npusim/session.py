@@ -180,10 +180,11 @@ class InferenceSession:
         return self.loaded.run_layers(feeds)
 
     def get_inputs(self) -> list[NodeArg]:
-        return [_node_arg(binding) for binding in self.program.inputs]
+        """Inputs in the model's order; with gears those of the largest one."""
+        return [_node_arg(binding) for binding in self.model.program.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        return [_node_arg(binding) for binding in self.program.outputs]
+        return [_node_arg(binding) for binding in self.model.program.outputs]
 
     def close(self) -> None:
         """Stop the worker threads; the session cannot run afterwards."""

@@ -60,6 +60,9 @@ def test_one_memory_serves_all_gears(sized: Any, rng: np.random.Generator) -> No
         places.add(sized.loaded.device.memory.ctypes.data)
         cycles.append(sized.profile.cycles)
     assert len(places) == 1 and cycles[0] < cycles[1]
+    sized.run(None, {"x": image(rng, 1, 3, 32, 32)})
+    assert sized.get_inputs()[0].shape == [1, 3, 64, 64] and sized.get_outputs()[0].shape == [1, 8, 32, 32]
+    sized.run(None, {"x": image(rng, 1, 3, 64, 64)})
     totals = {key: program.total_size for key, program in sized.model.programs.items()}
     assert sized.program.arena_bytes == max(totals.values()) == totals["64,64"] > totals["48,48"]
 
