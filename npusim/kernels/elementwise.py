@@ -19,6 +19,7 @@ from npusim.kernels.ir import I64, LANES, RAW, Kernel, Val
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
+_UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
 _SLOW = {"exp", "log", "pow", "tanh", "erf", "gelu", "sigmoid", "silu", "div", "sqrt", "rsqrt", "mish", "softplus"}
 
 
@@ -183,11 +184,17 @@ def _emit_row(k: Kernel, flag: Val, count: Val, operands: list[_Operand], text: 
         simple = simple & (step.eq(0) | step.eq(SIZE[o.dtype]))
     blocks = k.select(simple, count & -LANES, 0)
     starts = [k.select(o.strides[-1].eq(0), o.spare, o.base) for o in sources]
-    with k.loop(blocks, step=LANES) as i:
-        names = dict(scalars)
-        for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
-            names[f"x{number}"] = expressions.load(k, start + i * o.strides[-1], o.dtype)
-        _emit_block(k, flag, out.dtype, out.base + i * SIZE[out.dtype], text, names)
+    wide = blocks & -(LANES * _UNROLL)
+    for begin, end, together in ((k.const(0), wide, _UNROLL), (wide, blocks, 1)):
+        with k.loop(end, start=begin, step=LANES * together) as i:
+            blends = []
+            for block in range(together):
+                names = dict(scalars)
+                for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
+                    names[f"x{number}"] = expressions.load(k, start + (i + block * LANES) * o.strides[-1], o.dtype)
+                blends.append(_evaluate(k, flag, out.dtype, text, names))
+            for block, value in enumerate(blends):
+                expressions.store(k, value, out.base + (i + block * LANES) * SIZE[out.dtype], out.dtype)
     with k.loop(count, start=blocks, step=LANES) as i:
         left = k.minimum(count - i, LANES)
         names = dict(scalars)
@@ -196,17 +203,15 @@ def _emit_row(k: Kernel, flag: Val, count: Val, operands: list[_Operand], text: 
             with k.when(step.ne(0)):
                 k.call(f"lanes{size}", o.base + i * step, step, o.spare, size, left)
             names[f"x{number}"] = expressions.load(k, o.spare, o.dtype)
-        _emit_block(k, flag, out.dtype, out.spare, text, names)
+        expressions.store(k, _evaluate(k, flag, out.dtype, text, names), out.spare, out.dtype)
         size, step = SIZE[out.dtype], out.strides[-1]
         k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
 
 
-def _emit_block(k: Kernel, flag: Val, dtype: str, to: Val, text: str, names: dict[str, Val]) -> None:
-    """The expression over one block of 16 lanes, stored at `to`."""
+def _evaluate(k: Kernel, flag: Val, dtype: str, text: str, names: dict[str, Val]) -> Val:
+    """The expression over one block of 16 lanes, ready to be stored."""
     value = expressions.evaluate(k, text, names)
-    if dtype == "f16":
-        value = saturated(k, expressions.to_float(k, value), flag)
-    expressions.store(k, value, to, dtype)
+    return saturated(k, expressions.to_float(k, value), flag) if dtype == "f16" else value
 
 
 def emit_lane_copy(k: Kernel, size: int) -> None:

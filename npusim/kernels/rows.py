@@ -21,6 +21,7 @@ from npusim.kernels.epilogue import saturated
 from npusim.kernels.ir import F32, I8, I16, I32, I64, LANES, Kernel, Val, vec
 
 OUTER = 4
+_UNROLL = 4
 _DIMS, _SOURCE, _TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
 _SEGMENTS, _SEGMENT, _COUNT, _ROWS, _CHUNK, _SATURATE, _PAD = range(7 + 3 * OUTER, 14 + 3 * OUTER)
 _GAMMA, _BETA, _EPSILON = range(14 + 3 * OUTER, 17 + 3 * OUTER)
@@ -186,14 +187,24 @@ def _emit_write(k: Kernel, dtype: str) -> None:
 def _reduce_row(k: Kernel, row: Val, count: Val, start: float, step: object, combine: object) -> Val:
     """Fold a row over 16 lanes, then the lanes in pairs; `step(acc, x, index)` and `combine(a, b)` act on vectors.
 
+    Whole groups of blocks go to accumulators of their own, so that one block need not wait for the one before it.
     Elements beyond `count` in the last block are replaced by `start`.
     """
-    total = k.var(start, vec(F32))
-    with k.loop(count, step=LANES) as i:
+    totals = [k.var(start, vec(F32)) for _ in range(_UNROLL)]
+    whole = count & -(LANES * _UNROLL)
+    with k.loop(whole, step=LANES * _UNROLL) as i:
+        for number, total in enumerate(totals):
+            at = i + number * LANES
+            total.set(step(total.get(), k.load(row + at * 4, vec(F32)), at))  # type: ignore[operator]
+    with k.loop(count, start=whole, step=LANES) as i:
         x = k.load(row + i * 4, vec(F32))
         live = k.lane_index() < k.splat(k.convert(count - i, "trunc", I32))
-        total.set(k.select(live, step(total.get(), x, i), total.get()))  # type: ignore[operator]
-    return fold_lanes(k, total.get(), combine)
+        first = totals[0].get()
+        totals[0].set(k.select(live, step(first, x, i), first))  # type: ignore[operator]
+    parts = [total.get() for total in totals]
+    while len(parts) > 1:
+        parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]  # type: ignore[operator]
+    return fold_lanes(k, parts[0], combine)
 
 
 def fold_lanes(k: Kernel, x: Val, combine: object) -> Val:

@@ -1,17 +1,17 @@
 """Elementary functions on fp32 vectors, written in plain arithmetic so that kernels call nothing.
 
 Largest errors against the exact result, in units in the last place, as tests/npusim/kernels/test_vmath.py measures them
-over the whole range: exp 1.1, log 0.8, sigmoid 2.5, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
-6.5 (8 without fused multiply-add) above -1, growing with x**2 in its negative tail. NaN, infinities and subnormal
-results follow IEEE.
-Polynomials: exp and log by their series; tanh, erf and erfc by a weighted least-squares fit at Chebyshev points.
+over the whole range: exp 1.1, log 0.8, sigmoid 2.7, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
+7.3 down to -14, where it vanishes (without fused multiply-add 8 above -1, growing with x**2 in the tail). NaN,
+infinities and subnormal results follow IEEE.
+Polynomials: exp and log by their series; tanh, erf and erfc by weighted least-squares fits at Chebyshev points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from npusim.kernels.ir import F64, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import F64, I16, I32, I64, Kernel, Val, vec
 
 _LOG2E = 1.4426950408889634
 # ln 2 split so that n * high is exact for |n| < 2**12.
@@ -26,6 +26,16 @@ _ERF = (
     0.005188327748328447,
     -0.0008010192541405559,
     7.853857096051797e-05,
+)
+# log(erfc(z)) as a polynomial in z, 0.96 <= z <= 4.
+_LOG_ERFC = (
+    -0.0002625166089273989,
+    -1.1274031400680542,
+    -0.6376355290412903,
+    -0.10353841632604599,
+    0.022039441391825676,
+    -0.002996657509356737,
+    0.00019123470701742917,
 )
 # log(erfc(z) / t) + z*z as a polynomial in t = 1 / (1 + z/2), 0 <= z <= 10.4.
 _ERFC = (
@@ -101,21 +111,42 @@ def sqrt(k: Kernel, x: Val) -> Val:
 
 
 def exp(k: Kernel, x: Val) -> Val:
-    """e**x: x = n ln 2 + r, a seventh-degree series in r, scaling in two steps for subnormal results."""
+    """e**x: x = n ln 2 + r, a seventh-degree series in r, scaling that rounds subnormal results once."""
     vanishes = x < -104.0
     x = k.select(vanishes, -104.0, x)
     x = k.select(x > 89.0, 89.0, x)
     shifted = k.fma(x, _LOG2E, _ROUNDER)
     n = shifted - _ROUNDER
-    r = k.fma(n, -_LN2_LOW, k.fma(n, -_LN2_HIGH, x))
-    tail = polynomial(k, r, [1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040])
-    p = k.fma(r * r, tail, r) + 1.0
+    p = _exp_series(k, _reduced(k, x, n))
+    # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
+    if k.cpu.wide and x.type.count == 16:
+        live = (~vanishes).bits(I16)
+        nothing, rounding = k.const(0.0, x.type), k.const(4, I32)
+        return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", x.type, [p, n, nothing, live, rounding])
     whole = _ints(shifted) - _ints(_like(k, x, _ROUNDER))
     first = ((whole + 1024) >> 1) - 512
-    second = whole - first
-    # A zero factor instead of a product below the subnormals spares the CPU's slow path for masked-out values.
-    last = k.select(vanishes, 0.0, ((second + 127) << 23).bits(x.type))
+    last = k.select(vanishes, 0.0, ((whole - first + 127) << 23).bits(x.type))
     return p * ((first + 127) << 23).bits(x.type) * last
+
+
+def _reduced(k: Kernel, x: Val, n: Val) -> Val:
+    """x - n ln 2."""
+    return k.fma(n, -_LN2_LOW, k.fma(n, -_LN2_HIGH, x))
+
+
+def _exp_series(k: Kernel, r: Val) -> Val:
+    """e**r for |r| <= ln 2 / 2."""
+    tail = polynomial(k, r, [1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040])
+    return k.fma(r * r, tail, r) + 1.0
+
+
+def _exp_sum(k: Kernel, large: Val, small: Val, lift: int = 0) -> Val:
+    """2**lift * e**(large + small), which must lie within the normal numbers, without the rounding error of the sum."""
+    shifted = k.fma(large + small, _LOG2E, _ROUNDER)
+    n = shifted - _ROUNDER
+    r = k.fma(n, -_LN2_HIGH, large) + k.fma(n, -_LN2_LOW, small)
+    whole = _ints(shifted) - _ints(_like(k, large, _ROUNDER))
+    return _exp_series(k, r) * ((whole + (127 + lift)) << 23).bits(large.type)
 
 
 def log(k: Kernel, x: Val) -> Val:
@@ -155,26 +186,25 @@ def tanh(k: Kernel, x: Val) -> Val:
     return copy_sign(k, k.select(size < 0.6, small, large), x)
 
 
-def _erfc_positive(k: Kernel, z: Val) -> Val:
-    """erfc(z) for z >= 0, relative error a few ulp times (1 + z*z)."""
-    z = k.select(z > 10.4, 10.4, z)
-    t = 1.0 / k.fma(z, 0.5, 1.0)
-    return t * exp(k, k.fma(z, -z, polynomial(k, t, _ERFC)))
-
-
 def erf(k: Kernel, x: Val) -> Val:
-    """Error function."""
+    """Error function: odd polynomial below 1, 1 - e**polynomial above."""
     size = absolute(k, x)
     small = size * polynomial(k, size * size, _ERF)
-    large = 1.0 - _erfc_positive(k, size)
+    z = k.select(size > 4.0, 4.0, size)
+    log_erfc = polynomial(k, z, _LOG_ERFC)
+    large = 1.0 - _exp_sum(k, log_erfc, _like(k, x, 0.0))
     return copy_sign(k, k.select(size < 1.0, small, large), x)
 
 
 def gelu(k: Kernel, x: Val) -> Val:
-    """x * Phi(x) by erfc, so that the negative tail keeps its relative accuracy."""
-    half_tail = 0.5 * absolute(k, x) * _erfc_positive(k, absolute(k, x) * 0.7071067811865476)
-    far = absolute(k, x) > 14.0
-    half_tail = k.select(far, 0.0, half_tail)
+    """x * Phi(x) by erfc, whose e**(-x*x/2) takes the rounding error of x*x along: the negative tail stays accurate."""
+    size = absolute(k, x)
+    size = k.select(size > 14.5, 14.5, size)
+    t = 1.0 / k.fma(size, 0.35355339059327373, 1.0)
+    square = size * size
+    error = k.fma(size, size, -square) if k.cpu.fma else _like(k, x, 0.0)
+    tail = _exp_sum(k, square * -0.5, k.fma(error, -0.5, polynomial(k, t, _ERFC)), lift=32)
+    half_tail = (0.5 * size * t * tail) * 2.0**-32
     return k.select(x < 0.0, -half_tail, x - half_tail)
 
 
