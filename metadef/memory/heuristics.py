@@ -7,7 +7,7 @@ comparison).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from metadef.format import SLOT_BYTES
 from metadef.memory.problem import Problem
@@ -112,20 +112,19 @@ def pack_in_order(problem: Problem) -> Offsets:
     return offsets
 
 
-def hill_climb(problem: Problem, start: Sequence[int], target: int, go_on: Callable[[int], bool]) -> Offsets | None:
+def hill_climb(problem: Problem, start: Sequence[int], target: int, tries: int) -> Offsets | None:
     """Swap, in a first-fit order, bodies that hold up the topmost one; equal results are kept, worse ones undone.
 
-    Stops at ``target`` bytes or when ``go_on(tries)`` says no. The random walk is seeded by the tries alone, hence
-    the same for the same problem.
+    Stops at ``target`` bytes or after so many tries. The random walk has a fixed seed: one problem, one answer.
     """
     order = list(start)
     best = place(problem, order, best_fit=False)
     if best is None or not order:
         return best
     peak, current, state = problem.peak(best), best, 88172645463325252
-    tries = 0
-    while peak > target and go_on(tries):
-        tries += 1
+    for _ in range(tries):
+        if peak <= target:
+            break
         top = max(range(len(problem)), key=lambda i: (current[i] + problem.extents[i], i))
         rank = {body: position for position, body in enumerate(order)}
         ahead = [j for j in dict.fromkeys(j for j, _, _ in problem.near[top]) if rank[j] < rank[top]]

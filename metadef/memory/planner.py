@@ -6,16 +6,14 @@ in order. A capacity that cannot be kept is refused with the step, its live tens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from metadef.error import UsageError, suggest
-from metadef.memory.bodies import ARENA, IO, WEIGHTS, Body, BodySet, legal_pairs, make_bodies
-from metadef.memory.heuristics import pack_in_order
-from metadef.memory.live import LiveTable, Span, live_table
-from metadef.memory.plan import MemoryPlan, PlanRow, PoolFigures
-from metadef.memory.problem import Problem
+from metadef.memory.bodies import ARENA, Body, BodySet, legal_pairs, make_bodies
+from metadef.memory.live import live_table
+from metadef.memory.plan import MemoryPlan
 from metadef.memory.refusal import capacity_error, pin_error
-from metadef.memory.search import METHODS, Solution, Wish, solve_pool
+from metadef.memory.rows import assemble
+from metadef.memory.search import Solution, Wish, solve_pool
 from metadef.schedule import Schedule
 
 
@@ -39,23 +37,19 @@ def plan_memory(
         PlanError: pins contradict each other, or no plan within ``capacity`` was found (exit code 1).
         UsageError: unknown method. ContractError: the schedule contradicts itself.
     """
-    if method not in METHODS:
-        raise UsageError(
-            f"there is no planner '{method}'", expected="one of " + ", ".join(METHODS), hint=suggest(method, METHODS)
-        )
+    wish = Wish(method, capacity, budget_s, reuse, minimise)
     live = live_table(schedule)
     bodies = make_bodies(schedule, live)
     pairs = legal_pairs(schedule, live, bodies)[0] if inplace and reuse else []
-    wish = Wish(method, capacity, budget_s, reuse, minimise)
     steps = max(len(schedule.steps), 1)
     solved: dict[str, Solution] = {}
     for pool, subset in _pools(bodies).items():
-        pin_error(schedule, Problem(subset.bodies, live.order), capacity)
+        pin_error(schedule, subset.bodies, live.order, capacity)
         own = [pair for pair in pairs if pair.read in subset.of]
         solved[pool] = solve_pool(subset, own, live.order, steps, wish, schedule.times)
         if capacity is not None and solved[pool].total > capacity:
             raise capacity_error(schedule, live, subset, own, solved[pool], capacity, pool)
-    return _assemble(schedule, live, bodies, solved)
+    return assemble(schedule, live, bodies, solved)
 
 
 def _pools(bodies: BodySet) -> dict[str, BodySet]:
@@ -70,95 +64,3 @@ def _pools(bodies: BodySet) -> dict[str, BodySet]:
 def _subset(chosen: Sequence[Body]) -> BodySet:
     of = {key: i for i, body in enumerate(chosen) for key in body.places if isinstance(key, int)}
     return BodySet(list(chosen), of)
-
-
-def _assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mapping[str, Solution]) -> MemoryPlan:
-    offsets: dict[int | tuple[int, int], int] = {}
-    sizes = {WEIGHTS: 0, IO: 0}
-    regions: dict[int | tuple[int, int], str] = {}
-    slots = bodies.slots
-    for body in bodies.bodies:
-        regions.update(dict.fromkeys(body.places, body.region))
-    for region in sizes:
-        problem = Problem([body for body in bodies.bodies if body.region == region], live.order)
-        packed = pack_in_order(problem)
-        sizes[region] = problem.peak(packed)
-        offsets.update(_spread(problem.bodies, packed))
-    for solution in solved.values():
-        offsets.update(_spread(solution.bodies, solution.offsets))
-    rows = _tensor_rows(schedule, live, offsets, regions, slots, _aliases(schedule, live, solved))
-    for step in schedule.steps:
-        for k, scratch in enumerate(step.workspaces):
-            name, at, slot = f"{step.name}:workspace{k}", offsets[step.id, k], slots[step.id, k]
-            rows.append(PlanRow(-1, name, ARENA, at, slot, scratch.bytes, step.id, step.id, step=step.id, workspace=k))
-    plan = MemoryPlan(schedule.name, schedule.graph_revision, rows, sizes[WEIGHTS], sizes[IO])
-    plan.pools = {
-        pool: PoolFigures(s.theory_min, s.total, s.no_reuse, s.optimal, s.method) for pool, s in sorted(solved.items())
-    }
-    figures = list(plan.pools.values())
-    plan.theory_min = sum(pool.theory_min for pool in figures)
-    plan.total_size = sum(pool.total_size for pool in figures)
-    plan.no_reuse = sum(pool.no_reuse for pool in figures)
-    plan.optimal = all(pool.optimal for pool in figures)
-    plan.method = " + ".join(dict.fromkeys(pool.method for pool in figures)) or "none"
-    return plan
-
-
-def _spread(bodies: Sequence[Body], offsets: Sequence[int]) -> dict[int | tuple[int, int], int]:
-    return {key: offset + rel for body, offset in zip(bodies, offsets) for key, rel in body.places.items()}
-
-
-def _aliases(schedule: Schedule, live: LiveTable, solved: Mapping[str, Solution]) -> dict[int, tuple[int, str]]:
-    """Whose memory a tensor shares, and by which relation."""
-    aliases = {t: (root, "view") for t, root in live.base.items() if t != root}
-    direct = {view.tensor: view.base for view in schedule.views}
-    aliases.update((t, (direct[t], "view")) for t in aliases)
-    for solution in solved.values():
-        for pair in solution.taken:
-            aliases.setdefault(live.base[pair.write], (pair.read, "inplace"))
-    for group in schedule.groups:
-        if group.parent >= 0:
-            aliases.update((member, (group.parent, "group")) for member in group.members if member not in aliases)
-    return aliases
-
-
-def _tensor_rows(
-    schedule: Schedule,
-    live: LiveTable,
-    offsets: Mapping[int | tuple[int, int], int],
-    regions: Mapping[int | tuple[int, int], str],
-    slots: Mapping[int | tuple[int, int], int],
-    aliases: Mapping[int, tuple[int, str]],
-) -> list[PlanRow]:
-    rows = []
-    for tensor in schedule.tensors:
-        alias, kind = aliases.get(tensor.id, (-1, ""))
-        span = _row_span(live, tensor.id)
-        slot = tensor.payload_bytes if kind == "view" else slots[tensor.id]
-        rows.append(
-            PlanRow(
-                tensor.id,
-                tensor.name,
-                regions[tensor.id],
-                offsets[tensor.id],
-                slot,
-                tensor.payload_bytes,
-                span.first,
-                span.last,
-                alias,
-                kind,
-                _no_reuse_reason(tensor.no_reuse, regions[tensor.id]),
-                tensor.pool,
-            )
-        )
-    return rows
-
-
-def _row_span(live: LiveTable, tensor: int) -> Span:
-    return live.base_spans[tensor] if live.base[tensor] == tensor else live.spans[tensor]
-
-
-def _no_reuse_reason(reason: str, region: str) -> str:
-    if reason:
-        return reason
-    return {IO: "graph input or output", WEIGHTS: "weight"}.get(region, "")

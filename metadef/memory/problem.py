@@ -134,15 +134,20 @@ def _covered(rects: list[Rect], step: int) -> int:
 
 def theory_min(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> int:
     """Largest live set of unjoined bodies, when every step takes the best of its legal in-place pairs (bytes)."""
-    savings: dict[int, list[LegalPair]] = {}
-    for pair in pairs:
-        savings.setdefault(pair.step, []).append(pair)
-    gain = {step: _best_saving(group) for step, group in savings.items()}
+    gain = savings(pairs)
     best = 0
     for world in worlds(bodies):
         series = live_bytes(bodies, world, steps)
         best = max(best, max((size - gain.get(step, 0) for step, size in enumerate(series)), default=0))
     return best
+
+
+def savings(pairs: Sequence[LegalPair]) -> dict[int, int]:
+    """Bytes that in-place pairs can save at each step that has some."""
+    by_step: dict[int, list[LegalPair]] = {}
+    for pair in pairs:
+        by_step.setdefault(pair.step, []).append(pair)
+    return {step: _best_saving(group) for step, group in by_step.items()}
 
 
 def _best_saving(pairs: list[LegalPair]) -> int:

@@ -7,24 +7,23 @@ from collections.abc import Sequence
 from metadef.error import PlanError
 from metadef.error import Problem as Fault
 from metadef.memory.bodies import Body, BodySet, LegalPair
-from metadef.memory.live import LiveTable
-from metadef.memory.problem import Problem, exists_in, live_bytes, worlds
+from metadef.memory.live import LiveTable, StepOrder
+from metadef.memory.problem import Problem, exists_in, live_bytes, lower_bound, savings, worlds
 from metadef.memory.search import Solution
 from metadef.schedule import Schedule
 
 SHOWN = 8
 
 
-def pin_error(schedule: Schedule, problem: Problem, capacity: int | None) -> None:
+def pin_error(schedule: Schedule, bodies: Sequence[Body], order: StepOrder, capacity: int | None) -> None:
     """Refuse pinned tensors that overlap each other, miss their own grid, or end above the capacity.
 
     Raises:
         PlanError: one problem per fault.
     """
     faults = []
-    pinned = [i for i, body in enumerate(problem.bodies) if body.pinned is not None]
-    for i in pinned:
-        body = problem.bodies[i]
+    problem = Problem([body for body in bodies if body.pinned is not None], order)
+    for i, body in enumerate(problem.bodies):
         at, name = body.pinned or 0, _names(schedule, body)
         if at < 0 or at % body.modulus != body.residue:
             message, expected = (
@@ -41,7 +40,7 @@ def pin_error(schedule: Schedule, problem: Problem, capacity: int | None) -> Non
             faults.append(Fault(message, expected=expected, got=got, hint=hint))
         for j, low, high in problem.near[i]:
             other = problem.bodies[j]
-            if j < i and other.pinned is not None and low < at - other.pinned < high:
+            if j < i and low < at - (other.pinned or 0) < high:
                 step = max(problem.first[i], problem.first[j])
                 both = f"{_names(schedule, other)} and {name}"
                 message = f"tensors {both} are pinned onto each other, both alive at step {step}"
@@ -71,14 +70,15 @@ def capacity_error(
     if size > capacity:
         message = f"pool {pool}: the live set of step {step} alone is {size - capacity} bytes over the capacity"
         got = where
-    elif found.floor > capacity:
+    elif lower_bound(joined.bodies, found.theory_min) > capacity:
         tallest = max(joined.bodies, key=lambda body: (body.pinned or 0) + body.extent)
         message = (
-            f"pool {pool}: {_names(schedule, tallest)} alone ends {found.floor - capacity} bytes over the capacity"
+            f"pool {pool}: {_names(schedule, tallest)} alone ends {found.lower - capacity} bytes over the capacity"
         )
         got = f"{tallest.extent} bytes at offset {tallest.pinned or tallest.up(0)}"
     else:
-        proof = "no placement reaches it (proved)" if found.exhausted else "the search found no placement in its budget"
+        proved = found.lower > capacity
+        proof = "no placement reaches it (proved)" if proved else "the search found none in its budget"
         message = (
             f"pool {pool}: the live set fits, yet {proof}: fragmentation; the best plan ({found.method}) is "
             f"{found.total - capacity} bytes over the capacity"
@@ -91,9 +91,7 @@ def capacity_error(
 
 def busiest_step(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> tuple[int, int, list[Body]]:
     """The step with the largest live set, after its in-place savings: step, bytes, and its bodies, largest first."""
-    gain: dict[int, int] = {}
-    for pair in pairs:
-        gain[pair.step] = max(gain.get(pair.step, 0), pair.saving)
+    gain = savings(pairs)
     best: tuple[int, int, dict[str, str]] = (-1, 0, {})
     for world in worlds(bodies):
         for step, size in enumerate(live_bytes(bodies, world, steps)):
@@ -109,7 +107,7 @@ def busiest_step(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int)
 def _advice(live: LiveTable, found: Solution, pairs: Sequence[LegalPair]) -> str:
     needed = found.total
     ideas = [f"a capacity of {needed} bytes ({needed / 2**20:.2f} MiB), for which a plan is known"]
-    if not found.exhausted and found.total > found.floor:
+    if not found.optimal:
         ideas.append("a larger planning budget with minimise")
     if any(tensor.no_reuse for tensor in live.tensors.values()):
         ideas.append("reuse for the tensors marked no-reuse")

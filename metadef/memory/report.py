@@ -34,7 +34,7 @@ class TimelineRect:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """Rectangles of the arena, occupied bytes at every step, and the step with the most (its tensors, largest first)."""
+    """Rectangles of the arena, occupied bytes at every step, the step with the most and its tensors, largest first."""
 
     rects: list[TimelineRect]
     live_bytes: list[int]

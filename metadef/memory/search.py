@@ -6,11 +6,12 @@ imported only when the quick planners have failed to reach the goal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from metadef.error import UsageError, suggest
 from metadef.memory import heuristics
-from metadef.memory.bodies import Body, BodySet, LegalPair, take_pairs
+from metadef.memory.bodies import Body, BodySet, LegalPair, Rect, take_pairs
 from metadef.memory.live import StepOrder
 from metadef.memory.problem import Problem, lower_bound, theory_min
 from metadef.memory.relations import solve_relations
@@ -29,23 +30,26 @@ METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
 SMALL_BODIES = 40
 RELATION_NODES_PER_S = 6_000
-SHARE_OF_HILL_CLIMB = 0.2
+SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S = 0.2, 0.25
+"""What the hill climb gets of the budget where the exact search can follow it; where not, it gets all."""
 
 
 @dataclass
 class Solution:
-    """The best placement found so far for one pool."""
+    """The best placement found so far for one pool; ``lower`` is the proved lower bound of the peak (bytes)."""
 
     bodies: list[Body]
     taken: list[LegalPair]
     offsets: list[int]
     total: int
     method: str
-    theory_min: int = 0
-    no_reuse: int = 0
-    floor: int = 0
-    optimal: bool = False
-    exhausted: bool = field(default=False)
+    theory_min: int
+    no_reuse: int
+    lower: int
+
+    @property
+    def optimal(self) -> bool:
+        return self.total <= self.lower
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,16 @@ class Wish:
     reuse: bool = True
     minimise: bool = False
 
-    def goal(self, floor: int) -> int:
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            known = ", ".join(METHODS)
+            raise UsageError(
+                f"no planner '{self.method}'", expected=f"one of {known}", hint=suggest(self.method, METHODS)
+            )
+
+    def goal(self, lower: int) -> int:
         """Peak at which the search may stop."""
-        return floor if self.capacity is None or self.minimise else max(floor, self.capacity)
+        return lower if self.capacity is None or self.minimise else max(lower, self.capacity)
 
 
 def solve_pool(
@@ -74,127 +85,117 @@ def solve_pool(
     floor = lower_bound(joined.bodies, live_set)
     found = Solution(plain.bodies, [], naive, no_reuse, "no-reuse", live_set, no_reuse, floor)
     if wish.reuse:
-        _Search(joined, list(pairs), order, times, wish, found).run()
-    found.optimal = found.optimal or found.total == floor
+        _Search(joined, list(pairs), plain, wish, found).run()
     return found
 
 
 class _Search:
     """One pool's search; ``found`` is improved in place."""
 
-    def __init__(
-        self,
-        joined: BodySet,
-        pairs: list[LegalPair],
-        order: StepOrder,
-        times: Sequence[int],
-        wish: Wish,
-        found: Solution,
-    ) -> None:
-        self.joined, self.pairs, self.order, self.times, self.wish, self.found = (
-            joined,
-            pairs,
-            order,
-            times,
-            wish,
-            found,
-        )
-        self.goal = wish.goal(found.floor)
+    def __init__(self, joined: BodySet, pairs: list[LegalPair], plain: Problem, wish: Wish, found: Solution) -> None:
+        self.joined, self.pairs, self.plain, self.wish, self.found = joined, pairs, plain, wish, found
+        self.goal = wish.goal(found.lower)
 
     def run(self) -> None:
-        variants = self._variants()
-        for bodies, taken in variants:
-            problem = Problem(bodies, self.order, self.times)
-            for name in self._planners():
-                self._offer(problem, taken, PLANNERS[name](problem), name)
-                if self._done():
-                    return
-        if self.wish.method in PLANNERS:
+        """Quick planners on every choice of in-place pairs, then the hill climb, then the exact searches."""
+        ranked: list[tuple[int, Problem, list[LegalPair]]] = []
+        for problem, taken in self._variants():
+            planners = (self.wish.method,) if self.wish.method in PLANNERS else QUICK
+            peaks = [self._offer(problem, taken, PLANNERS[name](problem), name) for name in planners]
+            if self._done():
+                return
+            ranked.append((min(peaks), problem, taken))
+        hopeless = not self.wish.minimise and self.wish.capacity is not None and self.found.lower > self.wish.capacity
+        if self.wish.method in PLANNERS or hopeless:
             return
-        ranked = [(Problem(bodies, self.order, self.times), taken) for bodies, taken in variants]
-        ranked.sort(key=lambda entry: min(self._quick_peak(entry[0]), self.found.no_reuse))
+        ranked.sort(key=lambda entry: entry[0])
         if self.wish.method != "exact":
-            for problem, taken in ranked[:2]:
-                self._climb(problem, taken, self.wish.budget_s * SHARE_OF_HILL_CLIMB / 2)
+            for _, problem, taken in ranked[:2]:
+                self._climb(problem, taken)
                 if self._done():
                     return
         if self.wish.method != "hill-climb":
-            self._exact(ranked)
-
-    def _planners(self) -> tuple[str, ...]:
-        return (self.wish.method,) if self.wish.method in PLANNERS else QUICK
+            self._by_relations()
+            for _, problem, taken in ranked:
+                if self._done() or self.found.optimal or not problem.order.linear:
+                    return
+                self._exact(problem, taken)
 
     def _done(self) -> bool:
         return self.found.total <= self.goal
 
-    def _offer(self, problem: Problem, taken: list[LegalPair], offsets: list[int] | None, name: str) -> None:
+    def _offer(self, problem: Problem, taken: list[LegalPair], offsets: list[int] | None, name: str) -> int:
+        """Keep a placement if it is the best so far; its peak."""
+        found = self.found
         if offsets is None:
-            return
+            return found.no_reuse
         peak = problem.peak(offsets)
-        if peak < self.found.total or (self.found.method == "no-reuse" and peak == self.found.total):
-            found = self.found
-            found.bodies, found.taken, found.offsets, found.total, found.method = (
-                problem.bodies,
-                taken,
-                list(offsets),
-                peak,
-                name,
-            )
+        if peak < found.total or (found.method == "no-reuse" and peak == found.total):
+            found.bodies, found.taken, found.offsets = problem.bodies, taken, list(offsets)
+            found.total, found.method = peak, name
+        return peak
 
-    def _quick_peak(self, problem: Problem) -> int:
-        offsets = heuristics.greedy_by_size(problem)
-        return self.found.no_reuse if offsets is None else problem.peak(offsets)
-
-    def _variants(self) -> list[tuple[list[Body], list[LegalPair]]]:
-        """Choices of in-place pairs, best first: all by saving, all with the other operand at joins, none."""
-        if not self.pairs:
-            return [(list(self.joined.bodies), [])]
+    def _variants(self) -> Iterator[tuple[Problem, list[LegalPair]]]:
+        """Choices of in-place pairs: those that save most first, the other operand at joins, none."""
+        order, times = self.plain.order, self.plain.times
+        known: list[set[LegalPair]] = []
         turned = sorted(self.pairs, key=lambda pair: (pair.step, pair.saving, -pair.read))
-        variants = [take_pairs(self.joined, order, self.order) for order in (self.pairs, turned)]
-        if {*variants[0][1]} == {*variants[1][1]}:
-            del variants[1]
-        return [*variants, (list(self.joined.bodies), [])]
+        for pairs in (self.pairs, turned):
+            bodies, taken = take_pairs(self.joined, pairs, order)
+            if taken and {*taken} not in known:
+                known.append({*taken})
+                yield Problem(bodies, order, times), taken
+        yield self.plain, []
 
-    def _climb(self, problem: Problem, taken: list[LegalPair], budget_s: float) -> None:
+    def _climb(self, problem: Problem, taken: list[LegalPair]) -> None:
+        """Half of the hill climb's share for one problem."""
+        budget_s = self.wish.budget_s / 2
+        if self.wish.method == "best" and problem.order.linear:
+            budget_s = min(budget_s * SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S)
         visits = sum(map(len, problem.near)) + 4 * len(problem)
         tries = int(budget_s * VISITS_PER_S / max(visits, 1))
         start = heuristics.by_size(problem)
-        self._offer(problem, taken, heuristics.hill_climb(problem, start, self.goal, lambda n: n < tries), "hill-climb")
+        self._offer(problem, taken, heuristics.hill_climb(problem, start, self.goal, tries), "hill-climb")
 
-    def _exact(self, ranked: list[tuple[Problem, list[LegalPair]]]) -> None:
-        small = len(self.joined.bodies) <= SMALL_BODIES
-        if small:
-            nodes = int(self.wish.budget_s * RELATION_NODES_PER_S)
-            plain = Problem(self.joined.bodies, self.order, self.times)
-            answer = solve_relations(plain, self.joined, self.pairs, self.found.total, self.goal, nodes)
-            if answer.offsets is not None:
-                bodies, taken = take_pairs(self.joined, answer.taken, self.order)
-                self._offer(*self._rebased(plain, answer.offsets, bodies, taken), "exact")
-            self.found.exhausted = answer.exhausted
-            self.found.optimal = answer.exhausted
-            if self._done() or answer.exhausted:
-                return
-        for problem, taken in ranked:
-            if problem.single and len(problem):
-                from metadef.memory.exact import search
+    def _by_relations(self) -> None:
+        """Small pools: every constraint and every choice of in-place pairs at once."""
+        if len(self.joined.bodies) > SMALL_BODIES:
+            return
+        nodes, found = int(self.wish.budget_s * RELATION_NODES_PER_S), self.found
+        answer = solve_relations(self.plain, self.joined, self.pairs, found.total, self.goal, nodes)
+        proved = answer.exhausted
+        if answer.offsets is not None:
+            bodies, taken = take_pairs(self.joined, sorted(answer.taken, key=self.pairs.index), self.plain.order)
+            problem = Problem(bodies, self.plain.order, self.plain.times)
+            offsets = _rebased(self.plain, answer.offsets, bodies)
+            if len(taken) == len(answer.taken) and problem.overlaps(offsets) is None:
+                self._offer(problem, taken, offsets, "exact")
+            else:
+                proved = False
+        if proved:
+            found.lower = max(found.lower, found.total)
 
-                result = search(problem, self.found.total, self.goal, self.found.floor, self.wish.budget_s)
-                self._offer(problem, taken, result.offsets, "exact")
-                proved = result.lower >= self.found.total
-                self.found.optimal = self.found.optimal or (
-                    proved and (not self.pairs or self.found.total == self.found.floor)
-                )
-                self.found.exhausted = self.found.optimal
-                if self._done() or self.found.optimal:
-                    return
+    def _exact(self, problem: Problem, taken: list[LegalPair]) -> None:
+        """The compiled search; bodies of several rectangles count as their hulls (sound, but no proof)."""
+        from metadef.memory.exact import search
 
-    def _rebased(
-        self, plain: Problem, offsets: list[int], bodies: list[Body], taken: list[LegalPair]
-    ) -> tuple[Problem, list[LegalPair], list[int]]:
-        """Offsets of the joined bodies from those of their parts."""
-        start = {key: offset + rel for body, offset in zip(plain.bodies, offsets) for key, rel in body.places.items()}
-        return (
-            Problem(bodies, self.order, self.times),
-            taken,
-            [start[key] - rel for body in bodies for key, rel in [next(iter(body.places.items()))]],
-        )
+        found, order = self.found, problem.order
+        boxed = problem if problem.single else Problem([_hull(body) for body in problem.bodies], order, problem.times)
+        only_goal = self.wish.capacity is not None and not self.wish.minimise
+        result = search(boxed, found.total, self.goal, found.lower, self.wish.budget_s, only_goal)
+        self._offer(problem, taken, result.offsets, "exact")
+        if problem.single and not self.pairs:
+            found.lower = max(found.lower, result.lower)
+
+
+def _hull(body: Body) -> Body:
+    """The smallest rectangle around a body, in any branch."""
+    first, last = min(rect.first for rect in body.rects), max(rect.last for rect in body.rects)
+    return replace(body, rects=[Rect(0, body.extent, first, last)])
+
+
+def _rebased(plain: Problem, offsets: Sequence[int], bodies: Sequence[Body]) -> list[int]:
+    """Offsets of joined bodies from those of their parts."""
+    start = {key: offset + rel for body, offset in zip(plain.bodies, offsets) for key, rel in body.places.items()}
+    anchors = [next(iter(body.places.items())) for body in bodies]
+    return [start[key] - rel for key, rel in anchors]
