@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from metadef.cost.signature_view import signature_kernel
+from metadef.cost.signatures import find_signature
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc
 from metadef.kernel import Engine, Kernel
@@ -63,13 +65,13 @@ def vector_kernel(
 def stored_desc(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) -> TensorDesc:
     """A descriptor from a storage shape as a profiler prints it (``NC1HWC0:1`` names a sub-format)."""
     fmt = fmt.partition(":")[0]
-    if fmt == "NC1HWC0":
+    if fmt == "NC1HWC0" and len(shape) == 5:
         n, c1, h, w, c0 = shape
         return TensorDesc((n, c1 * c0, h, w), dtype, Format.NCHW, Format.NC1HWC0, c0)
-    if fmt == "FRACTAL_Z":
+    if fmt == "FRACTAL_Z" and len(shape) == 4:
         depth, n1, rows, c0 = shape
         return TensorDesc((n1 * rows, depth * c0, 1, 1), dtype, Format.NCHW, Format.FRACTAL_Z, c0)
-    if fmt == "FRACTAL_NZ":
+    if fmt == "FRACTAL_NZ" and len(shape) > 3:
         n1, m1, rows, c0 = shape[-4:]
         return TensorDesc((*shape[:-4], m1 * rows, n1 * c0), dtype, Format.ND, Format.FRACTAL_NZ, c0)
     tag = Format.NCHW if len(shape) == 4 else Format.ND
@@ -84,17 +86,19 @@ def profiled_vectors(
     def build(data: Path) -> Sample:
         def predict(row: dict[str, str], target: Target) -> Pair | None:
             types = row["input_dtypes"].split(";"), row["output_dtypes"].split(";")
-            if any(name not in DTYPES for part in types for name in part if name) or not row["output_shapes"]:
+            if any(name not in DTYPES for part in types for name in part if name):
                 return None
             formats = row["input_formats"].split(";"), row["output_formats"].split(";")
             shapes = parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"])
             sides = [
-                [stored_desc(shape, DTYPES[dtype], fmt, target) for shape, dtype, fmt in zip(*parts)]
+                [stored_desc(shape, DTYPES[dtype], fmt, target) for shape, dtype, fmt in zip(*parts) if dtype]
                 for parts in zip(shapes, types, formats)
             ]
             count = 1 if row["op_type"] in ("ReduceSum", "BroadcastTo", "Transpose") else len(sides[0])
             cores = int(float(row["block_dim"])) if row["block_dim"] else None
             kernel = vector_kernel(row["op_type"], sides[0][:count], sides[1], target, cores)
+            if kernel is None and find_signature(row["op_type"]):
+                kernel = signature_kernel(row["op_type"], *sides, target, block_dim=cores)
             if kernel is None:
                 return None
             # Flat megabytes are parameters, gradients and moments of an optimiser: touched once a step.
@@ -138,5 +142,5 @@ def is_loop(row: dict[str, str]) -> bool:
 
 
 def is_expressible(row: dict[str, str]) -> bool:
-    """A vector operator of the first generation's traces that has a prototype here."""
-    return row["trust"] != "C" and (row["op_type"] in _ALIASES or find_op(row["op_type"]) is not None)
+    """A vector operator of the first generation's traces."""
+    return row["trust"] != "C" and not any(name in row["op_type"] for name in ("Conv2D", "MatMul", "FusedDbnDw"))

@@ -7,7 +7,7 @@ share the bandwidth) into a :class:`CoreStream`; the rows themselves are written
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from metadef.cost import engine
 from metadef.cost.cube_view import CubeView, Piece, piece_of
-from metadef.cost.vector_view import WINOGRAD_PHASES, Stream, VectorView, Work
+from metadef.cost.vector_view import Stream, VectorView, Work
 from metadef.error import ContractError
 from metadef.format import FRACTAL_ROWS, Format, ceil_div
 from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile, WinogradTile
-from metadef.op import CostClass, get_op
+from metadef.op import CostClass, find_op
 from metadef.target import Target
 
 BATCH_ROWS = 1 << 15
@@ -119,11 +119,14 @@ def kernel_streams(
         if smallest and least == piece:
             return None
         return _cube_stream(kernel, view, kernel.tile, least if smallest else piece, target, memory, smallest)
-    if kernel.op_type not in WINOGRAD_PHASES and get_op(kernel.op_type).cost in (CostClass.CONV, CostClass.MATMUL):
+    opdef = find_op(kernel.op_type)
+    if opdef is not None and opdef.cost in (CostClass.CONV, CostClass.MATMUL):
         raise ContractError(f"{kernel.op_type} reached costing without a tile", expected="a CubeTile", got="none")
     vector = VectorView.of(kernel, target)
     tile = kernel.tile if isinstance(kernel.tile, VectorTile) else vector.as_tile(target)
-    most, fewest = ceil_div(vector.units, kernel.block_dim), vector.units // kernel.block_dim
+    most, fewest = vector.share(kernel.block_dim), vector.share(kernel.block_dim, smallest=True)
+    if vector.serial and most <= vector.deal:
+        tile = replace(tile, double_buffer=False)
     if smallest and most == fewest:
         return None
     return _vector_stream(kernel, vector, tile, max(fewest, 1) if smallest else most, target, memory)
@@ -132,14 +135,15 @@ def kernel_streams(
 def heavy_share(kernel: Kernel, target: Target) -> float:
     """The share of pieces that have the full size; the others are taken to be as small as the smallest."""
     if not isinstance(kernel.tile, CubeTile):
-        units = VectorView.of(kernel, target).units
+        view = VectorView.of(kernel, target)
+        units = view.units // view.deal
         remainder = units % kernel.block_dim
         return remainder / kernel.block_dim if units >= kernel.block_dim else units / kernel.block_dim
-    view, tile = CubeView.of(kernel, target), kernel.tile
-    piece = piece_of(view, tile)
+    cube, tile = CubeView.of(kernel, target), kernel.tile
+    piece = piece_of(cube, tile)
     share = 1.0
-    sizes = ((view.batch, piece.batch, tile.split_batch), (view.m, piece.m, tile.split_m))
-    for whole, part, split in (*sizes, (view.n, piece.n, tile.split_n), (view.k, piece.k, tile.split_k)):
+    sizes = ((cube.batch, piece.batch, tile.split_batch), (cube.m, piece.m, tile.split_m))
+    for whole, part, split in (*sizes, (cube.n, piece.n, tile.split_n), (cube.k, piece.k, tile.split_k)):
         share *= min(whole // part, split) / split
     return share
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from metadef.cost.signatures import SIGNATURES, TIMING_ONLY
 from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, TensorDesc
 from metadef.kernel import Kernel, VectorTile
@@ -77,7 +78,10 @@ class Work:
 
 @dataclass(frozen=True)
 class VectorView:
-    """All streams and instructions of a kernel; ``rows`` is the number of rows of a row kernel (0: flat)."""
+    """All streams and instructions of a kernel; ``rows`` is the number of rows of a row kernel (0: flat).
+
+    ``deal`` units go to a core together; with ``serial`` a core that has no more than those uses one set of buffers.
+    """
 
     units: int
     unit_elements: int
@@ -88,6 +92,8 @@ class VectorView:
     row_bytes: int = 0
     macs: int = 0
     flops: int = field(default=0)
+    deal: int = 1
+    serial: bool = False
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target) -> VectorView:
@@ -104,6 +110,10 @@ class VectorView:
             from metadef.cost.winograd_view import phase_view
 
             return phase_view(kernel)
+        if kernel.algorithm == TIMING_ONLY:
+            from metadef.cost.signature_view import signature_view
+
+            return signature_view(kernel, SIGNATURES[kernel.op_type], target)
         opdef = get_op(kernel.op_type)
         build = {
             CostClass.SOFTMAX: _row_kernel,
@@ -114,6 +124,11 @@ class VectorView:
             CostClass.GATHER: _gather_kernel,
         }.get(opdef.cost, _flat_kernel)
         return build(kernel, opdef.work, target)
+
+    def share(self, pieces: int, *, smallest: bool = False) -> int:
+        """Units of the fullest or the emptiest core."""
+        whole = self.units // self.deal
+        return (whole // pieces if smallest else ceil(whole / pieces)) * self.deal
 
     def as_tile(self, target: Target) -> VectorTile:
         """A tile for kernels that carry none: units dealt so that two copies of all operands fill UB."""

@@ -90,10 +90,10 @@ class L2:
         return dirty
 
     def _evict(self) -> float:
-        """Drop the oldest bytes beyond the capacity; returns the dirty ones among them."""
+        """Drop the oldest bytes beyond the capacity, whole bytes only; returns the dirty ones among them."""
         over = sum(item.resident for item in self._ranges) - self.capacity
         written = 0.0
-        while over > 0 and self._ranges:
+        while over >= 1 and self._ranges:
             oldest = self._ranges[0]
             part = min(1.0, over / oldest.resident) if oldest.resident > 0 else 1.0
             over -= oldest.resident * part

@@ -1,0 +1,256 @@
+"""Timing-only kernels as vector views: streams, instructions and units from a :class:`metadef.cost.signatures.Signature`.
+
+:func:`signature_kernel` makes a kernel of one from descriptors alone, as they stand in a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+
+from metadef.cost.signatures import TIMING_ONLY, Deal, Moves, Rows, Signature, find_signature
+from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work
+from metadef.error import OperatorError
+from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, TensorDesc, ceil_div
+from metadef.kernel import Engine, Kernel
+from metadef.target import Target
+
+BYTES_PER_CORE = 2048
+"""First-generation kernels take a core for every 512 elements of fp32 (published launches: 74 % exact)."""
+_STAYS = 32768
+
+
+def signature_kernel(
+    op_type: str,
+    inputs: Sequence[TensorDesc],
+    outputs: Sequence[TensorDesc],
+    target: Target,
+    *,
+    block_dim: int | None = None,
+) -> Kernel:
+    """A kernel that is timed and cannot run; ``block_dim`` imposes the cores.
+
+    Raises:
+        OperatorError: there is no signature of that type.
+    """
+    signature = find_signature(op_type)
+    if signature is None:
+        raise OperatorError(f"no timing signature of '{op_type}'", hint="declare one in metadef.cost.signatures")
+    results = tuple(outputs) or tuple(inputs[:1])
+    kernel = Kernel(op_type, Engine.VECTOR, tuple(inputs), results, {}, algorithm=TIMING_ONLY)
+    view = signature_view(kernel, signature, target)
+    largest = max(desc.payload_bytes for desc in (*inputs, *results))
+    by_size = min(target.vector_cores, ceil_div(max(largest, 1), BYTES_PER_CORE), view.units // view.deal)
+    return Kernel(
+        op_type, Engine.VECTOR, tuple(inputs), results, {}, algorithm=TIMING_ONLY, block_dim=block_dim or max(by_size, 1)
+    )
+
+
+def signature_view(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Streams, instructions and units of a timing-only kernel."""
+    build = {
+        Moves.WRITTEN: _written,
+        Moves.PARTS: _parts,
+        Moves.PICKED: _picked,
+        Moves.SCATTERED: _scattered,
+        Moves.WINDOWS: _windows,
+        Moves.ELEMENTS: _elements,
+    }.get(signature.moves, _whole)
+    return build(kernel, signature, target)
+
+
+def _descs(kernel: Kernel) -> list[TensorDesc]:
+    return [desc for desc in (*kernel.inputs, *kernel.outputs) if desc is not None]
+
+
+def _stored(desc: TensorDesc) -> int:
+    return prod(desc.shape)
+
+
+def _streams(kernel: Kernel, largest: int) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
+    """Every operand moves once; a small one stays on every core."""
+    loads = [
+        Stream(port, desc.payload_bytes, once=_stored(desc) < largest and desc.payload_bytes <= _STAYS)
+        for port, desc in enumerate(kernel.inputs)
+        if desc is not None
+    ]
+    return tuple(loads), tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
+
+
+def _listed(names: Sequence[str], target: Target, width: int, *, bytes_: float = 0.0, repeats: float = 0.0) -> Work:
+    """A whole instruction list as one entry: its cycles a repeat, a dependent call a tile for each instruction."""
+    cycles = sum(target.vector_instruction(name, width)[1] for name in names)
+    return Work(names[0], width, bytes=bytes_, repeats=repeats, calls=float(len(names)), cycles_per_repeat=cycles)
+
+
+def _rows(kind: Rows, big: TensorDesc) -> int:
+    """Rows of the largest operand."""
+    shape = big.shape
+    if kind is Rows.NONE or not shape:
+        return 0
+    if kind is Rows.PLANES:
+        return prod(shape[:2])
+    if big.format is Format.FRACTAL_NZ and len(shape) >= 4:
+        return prod(shape[:-4]) * shape[-3] * shape[-2]
+    return prod(shape[:-1])
+
+
+def _dealt(deal: Deal, big: TensorDesc, rows: int, target: Target) -> tuple[int, int]:
+    """(units, how many of them go together): rows and planes are cut so that a tile of one fits UB."""
+    total = max(_stored(big), 1)
+    size = big.dtype.bytes
+    if deal is Deal.FLAT or not big.shape:
+        return ceil_div(total * size, SLOT_BYTES), 1
+    if deal is Deal.ROWS:
+        return max(rows, 1), 1
+    first = big.shape[0 if deal is Deal.SAMPLES else min(1, len(big.shape) - 1)]
+    inside = total // first * size
+    cuts = max(ceil_div(inside, target.buffer_bytes["UB"] // 12), 1)
+    return first * cuts, cuts
+
+
+def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    big = max(_descs(kernel), key=_stored)
+    rows = _rows(signature.rows, big)
+    units, deal = _dealt(signature.deal, big, rows, target)
+    wide = big.dtype.bytes >= 4
+    width = 4 if wide or signature.fp32 else 2
+    names = list(signature.wide_work or signature.work) if wide else list(signature.work)
+    if signature.fp32 and not wide:
+        names += ["cast"] * sum(_stored(desc) == _stored(big) for desc in _descs(kernel))
+    listed = []
+    if names and rows:
+        length = _stored(big) / rows
+        listed.append(_listed(names, target, width, repeats=rows * ceil(length * width / REPEAT_BYTES)))
+    elif names:
+        listed.append(_listed(names, target, width, bytes_=_stored(big) * width))
+    if rows and signature.row_calls:
+        listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
+    loads, stores = _streams(kernel, _stored(big))
+    return VectorView(units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial)
+
+
+def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Fills: one pattern in UB, stored as often as needed.
+
+    What a profile prints for a kernel that clears accumulators is its consumer's shape. One core never clears more than
+    48 KB and 45 KB go to each of fewer than all (published launches: cores = bytes / 43690).
+    """
+    result = kernel.outputs[0]
+    amount = float(result.payload_bytes)
+    if kernel.op_type == "AtomicAddrClean":
+        if kernel.block_dim == 1 and amount > 49152:
+            amount = BLOCK_BYTES
+        elif kernel.block_dim < target.vector_cores and amount > 150000 * kernel.block_dim:
+            amount = 45000.0 * kernel.block_dim
+    units = max(int(amount) // SLOT_BYTES, 1)
+    return VectorView(units, SLOT_BYTES // result.dtype.bytes, (), (Stream(0, amount),), (_listed(("dup",), target, 4),))
+
+
+def _run(part: TensorDesc, whole: TensorDesc) -> int:
+    """Elements of ``part`` that lie together in ``whole``."""
+    run = 1
+    for own, full in zip(reversed(part.shape), reversed(whole.shape)):
+        run *= own
+        if own != full:
+            break
+    return max(run, 1)
+
+
+def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Slices, splits, concatenations, tiles: contiguous runs by DMA; short ones one element or one block at a time.
+
+    Where the DMA cannot pad, runs below 512 bytes off 32 bytes are picked by scalar code out of whole rows; of rows that
+    fit a few blocks all columns are turned around by transposing instructions instead.
+    """
+    descs = _descs(kernel)
+    whole = max(descs, key=_stored)
+    parts = [desc for desc in descs if desc is not whole and _stored(desc) > 1] or [whole]
+    run, size = min(_run(part, whole) for part in parts), whole.dtype.bytes
+    elements = sum(_stored(part) for part in parts)
+    length = run * size
+    row = whole.shape[-1] * size if whole.shape else size
+    short = length < SLOT_BYTES and length % BLOCK_BYTES != 0
+    listed: list[Work] = []
+    taken = whole if short else min(parts[0], whole, key=_stored)
+    sides = []
+    for port_descs in (kernel.inputs, kernel.outputs):
+        amounts = [(port, desc) for port, desc in enumerate(port_descs) if desc is not None and _stored(desc) > 1]
+        sides.append([(port, desc.payload_bytes) for port, desc in amounts])
+    if len(kernel.inputs) == 1 and not short:
+        sides[0] = [(port, min(size_, sum(stored for _, stored in sides[1]))) for port, size_ in sides[0]]
+    pieces = elements / run
+    if short and row <= 2 * BLOCK_BYTES:
+        listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=16))
+    elif short and not target.value("alignment.padded_copy"):
+        cycles = elements * target.value("alignment.scalar_cycles_per_element")
+        listed.append(Work("copy", size, calls=0.0, scalar_cycles=cycles))
+    pitch = length if not short else 0
+    moved = [tuple(Stream(port, amount, 0.0 if short else pieces, pitch) for port, amount in side) for side in sides]
+    units = max(ceil_div(taken.payload_bytes, SLOT_BYTES), 1)
+    return VectorView(units, max(_stored(taken) // units, 1), moved[0], moved[1], tuple(listed))
+
+
+def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Rows by index: scalar code reads an index and starts one copy each."""
+    table, result = kernel.inputs[0], kernel.outputs[0]
+    assert table is not None
+    indices = kernel.inputs[1] if kernel.op_type == "Gather" and len(kernel.inputs) > 1 else table
+    assert indices is not None
+    count = max(_stored(indices), 1)
+    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(count * target.value("vector.pick_cycles")))
+    loads = [Stream(1 if indices is not table else 0, indices.payload_bytes)]
+    if indices is not table:
+        amount = min(table.payload_bytes, result.payload_bytes)
+        loads.append(Stream(0, amount, count, max(result.payload_bytes // count, 1)))
+    return VectorView(count, max(_stored(result) // count, 1), tuple(loads), (Stream(0, result.payload_bytes),), (picking,))
+
+
+def _scattered(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Rows added into a table by index: each is read, added and written back alone."""
+    data, indices, table = kernel.inputs[0], kernel.inputs[1], kernel.outputs[0]
+    assert data is not None and indices is not None
+    count = max(_stored(indices), 1)
+    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(2 * count * target.value("vector.pick_cycles")))
+    loads = (Stream(0, data.payload_bytes, count, data.payload_bytes // count), Stream(1, indices.payload_bytes))
+    stores = (Stream(0, data.payload_bytes, count, data.payload_bytes // count),)
+    return VectorView(count, max(_stored(data) // count, 1), loads, stores, (picking,))
+
+
+def _windows(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Pooling in training: the list runs for every tap of every row of results, eight pixels a repeat."""
+    small, masks = _window_planes(kernel)
+    taps = masks.shape[2] if masks is not None else 1
+    width = max(small.dtype.bytes, 2)
+    planes = prod(small.shape[:2])
+    chunks = ceil(small.shape[3] * small.shape[4] * width / REPEAT_BYTES)
+    repeats = planes * taps * small.shape[2] * chunks
+    loads, stores = _streams(kernel, max(_stored(desc) for desc in _descs(kernel)))
+    units = planes * small.shape[2]
+    return VectorView(units, _stored(small) // units, loads, stores, (_listed(signature.work, target, width, repeats=repeats),))
+
+
+def _window_planes(kernel: Kernel) -> tuple[TensorDesc, TensorDesc | None]:
+    """(the pooled planes, the masks of the window's taps if there are any)."""
+    descs = [desc for desc in _descs(kernel) if len(desc.shape) == 5]
+    masks = next((desc for desc in descs if desc.dtype.bytes == 2 and not desc.dtype.is_float), None)
+    return min((desc for desc in descs if desc is not masks), key=_stored), masks
+
+
+def _elements(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+    """Transposes that leave no run: whole 32-byte blocks are turned around, shorter runs move one element at a time."""
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    size = y.dtype.bytes
+    elements = _stored(y)
+    run = y.shape[-1] if y.shape and x.shape and y.shape[-1] == x.shape[-1] else 1
+    blocks = ceil(run * size / BLOCK_BYTES)
+    listed: list[Work] = []
+    if run > 1:
+        listed.append(Work("transpose", size, bytes=elements * size))
+    else:
+        cycles = elements * target.value("vector.move_element_cycles")
+        listed.append(Work("copy", size, calls=0.0, scalar_cycles=cycles))
+    loads = (Stream(0, x.payload_bytes, elements / run if blocks > 1 else 0.0, run * size),)
+    units = max(ceil_div(elements * size, SLOT_BYTES), 1)
+    return VectorView(units, max(elements // units, 1), loads, (Stream(0, y.payload_bytes),), tuple(listed))
