@@ -18,14 +18,10 @@ import numpy as np
 from metadef.error import UsageError
 from metadef.format import unpack
 from metadef.ops.numeric import widen
-from metadef.winograd import RELATIVE_ERROR
 from npusim.feeds import generate_feeds
 from npusim.loaded import TaskRun
 from npusim.session import InferenceSession, SessionOptions
-from npusim.twin import run_wide
-
-WINOGRAD_SLACK = {"winograd_f4": RELATIVE_ERROR["winograd_f4"] / RELATIVE_ERROR["winograd_f2"]}
-"""How many times the limit of other tasks a task may be off, by its algorithm."""
+from npusim.twin import ALGORITHM_SLACK, run_wide
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class CompareReport:
 
         Tasks by Winograd F(4x4) have five times the limit: that is the algorithm's own bound.
         """
-        tasks = all(item.rel_l2 <= limit * WINOGRAD_SLACK.get(item.algorithm, 1) for item in self.tasks)
+        tasks = all(item.rel_l2 <= limit * ALGORITHM_SLACK.get(item.algorithm, 1) for item in self.tasks)
         return tasks and all(item.cosine >= cosine_limit for item in self.outputs)
 
     def as_json(self) -> dict[str, Any]:

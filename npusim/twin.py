@@ -17,6 +17,10 @@ from metadef.kernel import Kernel
 from metadef.op import get_op
 from metadef.ops.evaluate import compute_fused
 from metadef.ops.numeric import narrow, widen
+from metadef.winograd import RELATIVE_ERROR
+
+ALGORITHM_SLACK = {"winograd_f4": RELATIVE_ERROR["winograd_f4"] / RELATIVE_ERROR["winograd_f2"]}
+"""How many times farther from its twin than other tasks a task may be, by its algorithm."""
 
 
 def run_twin(

@@ -102,14 +102,9 @@ class VectorView:
         Raises:
             TargetError: the instruction list names an instruction that the target lacks.
         """
-        if "shape" in kernel.attrs and kernel.op_type.startswith("Winograd"):
-            from metadef.cost.winograd_view import phase_view
-
-            return phase_view(kernel)
         if kernel.op_type in WINOGRAD_PHASES:
-            from metadef.cost.winograd_view import phase_view
-
-            return phase_view(kernel)
+            view: VectorView = kernel.attrs["shape"].view(kernel)
+            return view
         if kernel.algorithm == TIMING_ONLY:
             from metadef.cost.signature_view import signature_view
 

@@ -82,18 +82,15 @@ class PhaseShape:
     def output_units(self) -> int:
         return ceil_div(self.conv.oc, FRACTAL_ROWS) * self.rows * self.strips
 
+    def view(self, kernel: Kernel) -> VectorView:
+        """What a vector phase of this shape moves and computes."""
+        return _input_view(kernel, self) if kernel.op_type == INPUT_PHASE else _output_view(kernel, self)
+
 
 def _covered(count: int, step: int, pad: int, size: int) -> int:
     """Pixels along one axis that ``count`` windows of ``step`` + 2 load, padding left out."""
     starts = [index * step - pad for index in range(count)]
     return sum(max(min(start + step + 2, size) - max(start, 0), 0) for start in starts)
-
-
-def phase_view(kernel: Kernel) -> VectorView:
-    """The view of a vector phase; ``kernel.attrs["shape"]`` is its :class:`PhaseShape`."""
-    shape = kernel.attrs["shape"]
-    assert isinstance(shape, PhaseShape)
-    return _input_view(kernel, shape) if kernel.op_type == INPUT_PHASE else _output_view(kernel, shape)
 
 
 def input_buffers(shape: PhaseShape) -> tuple[int, int, int]:
