@@ -29,9 +29,13 @@ QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
 SMALL_BODIES = 40
+"""Pools of at most so many bodies are searched by relations."""
+
 RELATION_NODES_PER_S = 6_000
-SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S = 0.2, 0.25
-"""What the hill climb gets of the budget where the exact search can follow it; where not, it gets all."""
+"""Nodes of that search in a second of budget."""
+
+SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S, MOST_TRIES = 0.2, 0.25, 20_000
+"""What the hill climb gets of the budget where the exact search can follow (where not, it gets all), and its tries."""
 
 
 @dataclass
@@ -97,7 +101,7 @@ class _Search:
         self.goal = wish.goal(found.lower)
 
     def run(self) -> None:
-        """Quick planners on every choice of in-place pairs, then the hill climb, then the exact searches."""
+        """Quick planners on every choice of in-place pairs, relations for small pools, hill climb, exact search."""
         ranked: list[tuple[int, Problem, list[LegalPair]]] = []
         for problem, taken in self._variants():
             planners = (self.wish.method,) if self.wish.method in PLANNERS else QUICK
@@ -109,20 +113,17 @@ class _Search:
         if self.wish.method in PLANNERS or hopeless:
             return
         ranked.sort(key=lambda entry: entry[0])
-        if self.wish.method != "exact":
-            for _, problem, taken in ranked[:2]:
-                self._climb(problem, taken)
-                if self._done():
-                    return
         if self.wish.method != "hill-climb":
             self._by_relations()
-            for _, problem, taken in ranked:
-                if self._done() or self.found.optimal or not problem.order.linear:
-                    return
+        for _, problem, taken in ranked[:2] if self.wish.method != "exact" else ():
+            if not self._done():
+                self._climb(problem, taken)
+        for _, problem, taken in ranked if self.wish.method != "hill-climb" else ():
+            if not self._done() and not self.found.optimal and problem.order.linear:
                 self._exact(problem, taken)
 
     def _done(self) -> bool:
-        return self.found.total <= self.goal
+        return self.found.total <= max(self.goal, self.found.lower)
 
     def _offer(self, problem: Problem, taken: list[LegalPair], offsets: list[int] | None, name: str) -> int:
         """Keep a placement if it is the best so far; its peak."""
@@ -153,7 +154,7 @@ class _Search:
         if self.wish.method == "best" and problem.order.linear:
             budget_s = min(budget_s * SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S)
         visits = sum(map(len, problem.near)) + 4 * len(problem)
-        tries = int(budget_s * VISITS_PER_S / max(visits, 1))
+        tries = min(int(budget_s * VISITS_PER_S / max(visits, 1)), MOST_TRIES)
         start = heuristics.by_size(problem)
         self._offer(problem, taken, heuristics.hill_climb(problem, start, self.goal, tries), "hill-climb")
 

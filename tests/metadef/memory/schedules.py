@@ -130,7 +130,7 @@ def _vary_tensors(draw: st.DrawFn, schedule: Schedule, exact: bool) -> None:
 
 
 def _add_group(draw: st.DrawFn, make: Maker) -> None:
-    """A contiguous group of two features that no other relation touches, with or without a parent that a last step reads."""
+    """A contiguous group of two features that no other relation touches; a last step reads its parent, if any."""
     schedule = make.schedule
     taken = {t for view in schedule.views for t in (view.tensor, view.base)}
     free = [

@@ -1,4 +1,4 @@
-"""Planner cases: the proved instances reach their optimum or are refused with the reason, and bad files are explained."""
+"""Planner cases: proved instances reach their optimum or are refused with the reason; bad files are explained."""
 
 from __future__ import annotations
 

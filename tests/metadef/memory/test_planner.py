@@ -1,4 +1,4 @@
-"""plan_memory: the bound is reached on a residual network, the three numbers are in order, refusals explain themselves."""
+"""plan_memory: a residual network reaches its bound, the three numbers are in order, refusals explain themselves."""
 
 from __future__ import annotations
 
