@@ -91,6 +91,8 @@ def _rows(kind: Rows, big: TensorDesc) -> int:
     if kind is Rows.PLANES:
         return prod(shape[:2])
     if big.format is Format.FRACTAL_NZ and len(shape) >= 4:
+        if kind is Rows.LAST:
+            return 0
         return prod(shape[:-4]) * shape[-3] * shape[-2]
     return prod(shape[:-1])
 
@@ -102,7 +104,7 @@ def _dealt(deal: Deal, big: TensorDesc, rows: int, target: Target) -> tuple[int,
     if deal is Deal.FLAT or not big.shape:
         return ceil_div(total * size, SLOT_BYTES), 1
     if deal is Deal.ROWS:
-        return max(rows, 1), 1
+        return (rows, 1) if rows else (ceil_div(total * size, SLOT_BYTES), 1)
     first = big.shape[0 if deal is Deal.SAMPLES else min(1, len(big.shape) - 1)]
     inside = total // first * size
     cuts = max(ceil_div(inside, target.buffer_bytes["UB"] // 12), 1)
@@ -110,7 +112,8 @@ def _dealt(deal: Deal, big: TensorDesc, rows: int, target: Target) -> tuple[int,
 
 
 def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
-    big = max(_descs(kernel), key=_stored)
+    planes = [desc for desc in _descs(kernel) if len(desc.shape) == 5]
+    big = max(planes if signature.rows is Rows.PLANES and planes else _descs(kernel), key=_stored)
     rows = _rows(signature.rows, big)
     units, deal = _dealt(signature.deal, big, rows, target)
     wide = big.dtype.bytes >= 4
@@ -180,8 +183,14 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     if len(kernel.inputs) == 1 and not short:
         sides[0] = [(port, min(size_, sum(stored for _, stored in sides[1]))) for port, size_ in sides[0]]
     pieces = elements / run
-    if short and row <= 2 * BLOCK_BYTES:
+    if short and row <= 2 * BLOCK_BYTES and len(parts) == 1:
         listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=16))
+        listed.append(Work("copy", size, repeats=elements / run, calls=0.0, cycles_per_repeat=1.2))
+    elif kernel.op_type == "Tile":
+        listed += _repeated(parts[0], whole, run, target)
+    elif short and kernel.op_type == "StridedSliceGrad":
+        listed.append(Work("copy", size, bytes=_stored(whole) * size, cycles_per_repeat=6))
+        listed.append(Work("copy", size, repeats=elements / run, calls=0.0, cycles_per_repeat=36))
     elif short and not target.value("alignment.padded_copy"):
         cycles = elements * target.value("alignment.scalar_cycles_per_element")
         listed.append(Work("copy", size, calls=0.0, scalar_cycles=cycles))
@@ -189,6 +198,16 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     moved = [tuple(Stream(port, amount, 0.0 if short else pieces, pitch) for port, amount in side) for side in sides]
     units = max(ceil_div(taken.payload_bytes, SLOT_BYTES), 1)
     return VectorView(units, max(_stored(taken) // units, 1), moved[0], moved[1], tuple(listed))
+
+
+def _repeated(part: TensorDesc, whole: TensorDesc, run: int, target: Target) -> list[Work]:
+    """Copies of a row side by side; where they end off 32 bytes the next one is put there by scalar code."""
+    size = part.dtype.bytes
+    listed = [Work("copy", size, bytes=_stored(whole) * size, cycles_per_repeat=9)] if run > 1 else []
+    pieces = _stored(part) / run
+    if pieces > 1 and _stored(whole) / pieces * size % BLOCK_BYTES:
+        listed.append(Work("copy", size, calls=0.0, scalar_cycles=pieces * target.value("vector.pick_cycles")))
+    return listed
 
 
 def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
@@ -201,7 +220,8 @@ def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     picking = Work("copy", 4, calls=0.0, scalar_cycles=float(count * target.value("vector.pick_cycles")))
     loads = [Stream(1 if indices is not table else 0, indices.payload_bytes)]
     if indices is not table:
-        amount = min(table.payload_bytes, result.payload_bytes)
+        small = table.payload_bytes <= target.value("memory.l2_bytes")
+        amount = min(table.payload_bytes, result.payload_bytes) if small else result.payload_bytes
         loads.append(Stream(0, amount, count, max(result.payload_bytes // count, 1)))
     return VectorView(count, max(_stored(result) // count, 1), tuple(loads), (Stream(0, result.payload_bytes),), (picking,))
 
@@ -211,7 +231,7 @@ def _scattered(kernel: Kernel, signature: Signature, target: Target) -> VectorVi
     data, indices, table = kernel.inputs[0], kernel.inputs[1], kernel.outputs[0]
     assert data is not None and indices is not None
     count = max(_stored(indices), 1)
-    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(2 * count * target.value("vector.pick_cycles")))
+    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(4 * count * target.value("vector.pick_cycles")))
     loads = (Stream(0, data.payload_bytes, count, data.payload_bytes // count), Stream(1, indices.payload_bytes))
     stores = (Stream(0, data.payload_bytes, count, data.payload_bytes // count),)
     return VectorView(count, max(_stored(data) // count, 1), loads, stores, (picking,))

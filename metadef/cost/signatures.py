@@ -18,10 +18,12 @@ TIMING_ONLY = "timing only"
 
 
 class Rows(Enum):
-    """How an operator's rows are counted: along the last axis, by planes of NC1HWC0, or not at all."""
+    """How an operator's rows are counted: along the last axis (fractals of FRACTAL_NZ hold sixteen rows, which run
+    together, unless EVERY), by planes of NC1HWC0, or not at all."""
 
     NONE = "none"
     LAST = "last"
+    EVERY = "every"
     PLANES = "planes"
 
 
@@ -83,56 +85,57 @@ TABLE: tuple[Signature, ...] = (
     Signature(("BiasAdd",), ("add",), rows=Rows.PLANES, row_calls=2),
     Signature(("Less", "Greater", "LessEqual", "Equal", "LogicalAnd", "LogicalOr", "LogicalNot"), _times(17)),
     Signature(("Select",), ("compare", "select", "cast")),
-    Signature(("ReluGrad", "TanhGrad"), ("compare", "select", "mul")),
+    Signature(("ReluGrad", "TanhGrad"), ("compare", "select", "mul", "add")),
     Signature(("ReluGradV2",), _times(15)),
     Signature(("SigmoidGrad",), ("muls", "adds", "mul", "mul", *_times(7))),
-    Signature(("SigmoidCrossEntropyWithLogits",), ("abs", "muls", "exp", "adds", "ln", "max", "mul", "sub", *_times(8))),
+    Signature(("SigmoidCrossEntropyWithLogits",), ("abs", "muls", "exp", "adds", "ln", "max", "mul", "sub", *_times(2))),
     Signature(("SigmoidCrossEntropyWithLogitsGrad",), (*_SIGMOID, "sub", "mul", *_times(10))),
-    Signature(("MaximumGrad", "MinimumGrad"), _times(27)),
+    Signature(("MaximumGrad", "MinimumGrad"), _times(19)),
     Signature(("GeLU",), _times(20, *_SIGMOID), fp32=True),
     Signature(("GeLUGrad",), _times(44, *_SIGMOID), fp32=True),
-    Signature(("DropoutDoMask",), _times(14), wide_work=_times(25)),
+    Signature(("DropoutDoMask",), _times(12), wide_work=_times(18)),
     Signature(("Assign", "AssignAdd", "TensorMove"), ("copy",)),
     Signature(("AtomicAddrClean", "ZerosLike", "OnesLike", "MemSet"), (), moves=Moves.WRITTEN),
     # optimisers
-    Signature(("Adam",), ("muls", "mul", "muls", "add", "muls", "add", "muls", "sqrt", "adds", "div", "sub", *_times(8))),
-    Signature(("ApplyRMSProp",), ("mul", "sub", "muls", "add", "sqrt", "div", "muls", "add", "sub", *_times(13))),
-    Signature(("FusedMulApplyMomentum",), _times(32)),
-    Signature(("LambApplyOptimizerAssign",), ("mul", "muls", "add", "muls", "add", *("div",) * 3, "sqrt", *_times(50))),
-    Signature(("LambApplyWeightAssign",), _times(8)),
+    Signature(("Adam",), ("muls", "mul", "muls", "add", "muls", "add", "muls", "sqrt", "adds", "div", "sub", *_times(6))),
+    Signature(("ApplyRMSProp",), ("mul", "sub", "muls", "add", "sqrt", "div", "muls", "add", "sub", *_times(3))),
+    Signature(("FusedMulApplyMomentum",), _times(22)),
+    Signature(("LambApplyOptimizerAssign",), ("mul", "muls", "add", "muls", "add", *("div",) * 3, "sqrt", *_times(32))),
+    Signature(("LambApplyWeightAssign",), _times(12)),
     Signature(("ClipByNormNoDivSum",), ("compare", "select", "sqrt", "max")),
     # reductions
-    Signature(("BiasAddGrad",), _times(3), rows=Rows.LAST, row_calls=1),
-    Signature(("SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), _times(7)),
+    Signature(("BiasAddGrad",), _times(6)),
+    Signature(("SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), _times(4)),
     Signature(("ReduceMean",), ("reduce_sum", "muls")),
     Signature(("ReduceMax",), _times(19), row_calls=19, **_LAST_ROWS),
     # normalisation in training
-    Signature(("BNTrainingReduce",), _times(5), row_calls=3, **_PLANE_ROWS),
-    Signature(("BNTrainingReduceGrad",), _times(9), row_calls=6, **_PLANE_ROWS),
-    Signature(("BNTrainingUpdate",), _times(5), row_calls=9, **_PLANE_ROWS),
-    Signature(("FusionOp_BNTrainingUpdate_ReLUV2",), _times(7), row_calls=4, **_PLANE_ROWS),
-    Signature(("FusionOp_BNTrainingUpdate_Add_ReLUV2",), _times(9), row_calls=5, **_PLANE_ROWS),
-    Signature(("BNTrainingUpdateGrad",), _times(8), row_calls=10, wide_work=_times(6), serial=True, **_PLANE_ROWS),
+    Signature(("BNTrainingReduce",), _times(4), row_calls=4, **_PLANE_ROWS),
+    Signature(("BNTrainingReduceGrad",), _times(5), row_calls=3, wide_work=_times(6), **_PLANE_ROWS),
+    Signature(("BNTrainingUpdate",), _times(2), row_calls=3, **_PLANE_ROWS),
+    Signature(("FusionOp_BNTrainingUpdate_ReLUV2",), _times(5), row_calls=3, **_PLANE_ROWS),
+    Signature(("FusionOp_BNTrainingUpdate_Add_ReLUV2",), _times(3), row_calls=4, **_PLANE_ROWS),
+    Signature(("BNTrainingUpdateGrad",), _times(7), row_calls=8, wide_work=_times(8), serial=True, **_PLANE_ROWS),
     Signature(("LayerNorm",), _times(10), row_calls=19, fp32=True, **_LAST_ROWS),
-    Signature(("LayerNormXBackpropV2",), _times(12), row_calls=60, fp32=True, **_LAST_ROWS),
-    Signature(("LayerNormBetaGammaBackpropV2",), _times(8), row_calls=6, fp32=True, **_LAST_ROWS),
+    Signature(("LayerNormXBackpropV2",), _times(1), row_calls=40, fp32=True, rows=Rows.EVERY, deal=Deal.ROWS),
+    Signature(("LayerNormBetaGammaBackpropV2",), _times(6), row_calls=2, fp32=True, **_LAST_ROWS),
     # softmax family
-    Signature(("LogSoftmax",), _times(12, "exp", "ln", "reduce_sum", "reduce_max"), row_calls=2, **_LAST_ROWS),
-    Signature(("LogSoftmaxGrad",), _times(6, "exp", "reduce_sum"), row_calls=2, **_LAST_ROWS),
-    Signature(("SoftmaxGradExt", "ConfusionSoftmaxGrad"), _times(10), row_calls=2, **_LAST_ROWS),
-    Signature(("SoftmaxCrossEntropyWithLogits",), _times(30), row_calls=30, **_LAST_ROWS),
+    Signature(("LogSoftmax",), _times(4, "exp", "ln", "reduce_sum", "reduce_max"), **_LAST_ROWS),
+    Signature(("LogSoftmaxGrad",), _times(2, "exp", "reduce_sum"), **_LAST_ROWS),
+    Signature(("SoftmaxGradExt", "ConfusionSoftmaxGrad"), _times(20), **_LAST_ROWS),
+    Signature(("SoftmaxCrossEntropyWithLogits",), _times(60), row_calls=60, **_LAST_ROWS),
     # parts, rows by index, windows
     Signature(("StridedSlice", "Slice", "Split", "Concat", "Tile", "StridedSliceGrad"), moves=Moves.PARTS),
     Signature(("Gather", "OneHot"), moves=Moves.PICKED),
     Signature(("UnsortedSegmentSum",), moves=Moves.SCATTERED),
-    Signature(("ResizeNearestNeighbor",), _times(6), row_calls=4, **_PLANE_ROWS),
-    Signature(("ResizeNearestNeighborGrad",), _times(37), row_calls=4, **_PLANE_ROWS),
-    Signature(("AvgPool",), _times(22), moves=Moves.WINDOWS),
-    Signature(("AvgPoolGradVm",), _times(19), row_calls=31, **_PLANE_ROWS),
-    Signature(("MaxPoolWithArgmax",), _times(17), moves=Moves.WINDOWS),
-    Signature(("MaxPoolGradWithArgmax",), _times(68), moves=Moves.WINDOWS),
-    Signature(("Transpose", "TransposeNOD"), moves=Moves.ELEMENTS),
-    Signature(("ConfusionTransposeD",), _times(9)),
+    Signature(("ResizeNearestNeighbor",), _times(2), **_PLANE_ROWS),
+    Signature(("ResizeNearestNeighborGrad",), _times(18), row_calls=10, **_PLANE_ROWS),
+    Signature(("AvgPool",), _times(33), moves=Moves.WINDOWS),
+    Signature(("AvgPoolGradVm",), _times(10), row_calls=3, rows=Rows.PLANES, deal=Deal.SAMPLES),
+    Signature(("MaxPoolWithArgmax",), _times(12), moves=Moves.WINDOWS),
+    Signature(("MaxPoolGradWithArgmax",), _times(40), moves=Moves.WINDOWS),
+    Signature(("Transpose",), moves=Moves.ELEMENTS),
+    Signature(("TransposeNOD",), _times(34)),
+    Signature(("ConfusionTransposeD",), _times(4)),
     Signature(("NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUGetFloatStatus"), ("copy",)),
 )
 

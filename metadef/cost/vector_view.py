@@ -28,6 +28,9 @@ WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
 """Parts of a convolution that are no operators of their own."""
 LONG_ROW = 1024
 """Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
+_REDUCTION_CALLS = 5
+_FRACTAL_COPY_CYCLES = 6
+"""Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5)."""
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -257,7 +260,9 @@ def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target
         return [gather, *(Work(name, width, bytes=elements * width) for name in names)]
     chunks = ceil(run * width / REPEAT_BYTES)
     spread = [Work("broadcast_block", width, repeats=rows / 8)] if repeats else []
-    by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=chunks) for name in names]
+    # Two operands that stretch differently leave no common stride, so every row is a call of its own.
+    together = chunks if len(odd) < 2 else 0
+    by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=together) for name in names]
     return spread + by_row
 
 
@@ -289,7 +294,7 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     names, width = _instructions(kernel, work)
     chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
     repeats = rows * (length if inner > 1 else 1) * chunks
-    listed = [Work(name, width, repeats=repeats, calls=0.0, all_calls=rows, columns=chunks) for name in names]
+    listed = [_row_call(name, width, repeats, rows, chunks) for name in names]
     listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
@@ -302,6 +307,14 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
         flops=elements * len(work.per_repeat),
     )  # fmt: skip
+
+
+def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> Work:
+    """One instruction of a row kernel. A reduction ends in a chain of calls (partial sums, their sum, the value spread
+    again); rows of more than one repeat are reduced one by one, others several to a call."""
+    reduces = name.startswith(("reduce_", "block_"))
+    calls = rows * (_REDUCTION_CALLS if reduces and chunks > 1 else 1)
+    return Work(name, width, repeats=repeats, calls=0.0, all_calls=calls, columns=0 if reduces and chunks > 1 else chunks)
 
 
 def _odd_rows(target: Target, rows: float, row_elements: int) -> Work:
@@ -386,9 +399,10 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     run_bytes = run * size
     listed: list[Work] = []
     loads = []
+    fractals = kernel.op_type == "TransData" and not exchanged
     for port, desc in enumerate(kernel.inputs):
         if desc is not None:
-            pieces = 0.0 if exchanged else max(desc.payload_bytes / run_bytes, 1.0)
+            pieces = 0.0 if exchanged or fractals else max(desc.payload_bytes / run_bytes, 1.0)
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
@@ -404,6 +418,13 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             per_block = target.value("vector.block_move_cycles")
             blocks = elements / FRACTAL_ROWS
             listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    elif fractals:
+        # Rows and columns of fractals are whole on either side; the 32-byte pieces are put in order within UB.
+        listed.append(Work("copy", size, bytes=elements * size, cycles_per_repeat=_FRACTAL_COPY_CYCLES))
+        plain = next((desc for desc in (*kernel.inputs, y) if desc is not None and desc.is_plain), y)
+        width = plain.shape[-1] if plain.shape else 1
+        if width * size % BLOCK_BYTES and width <= LONG_ROW and plain is y:
+            listed.append(_odd_rows(target, elements / width, width))
     elif run_bytes % BLOCK_BYTES:
         rows = elements / run
         if run_bytes < BLOCK_BYTES:
