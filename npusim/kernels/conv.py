@@ -16,12 +16,14 @@ import numpy as np
 
 from npusim.kernels import panels
 from npusim.kernels.conv_fill import FIELDS
+from npusim.kernels.conv_pieces import dense_scratch, made_of_pieces, pack_pieces, piece_tables, tap_run, whole_blocks
 from npusim.kernels.conv_scratch import Conv2D, Scratch
 from npusim.kernels.cpu import host, l2_bytes
 from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.weights import conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias
 
+_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
 _NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
 
 
@@ -29,8 +31,9 @@ _NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
 class PackedConv:
     """Weights of one convolution in tile order, made once at load.
 
-    kind: `dense` (16-channel input blocks times output channels), `narrow` (few input channels), `depthwise`, or
-    `lanes` (groups that share a 16-channel block, each lane reading the channels of its own group).
+    kind: `dense` (16-channel input blocks times output channels), `narrow` (few input channels), `depthwise`, `pieces`
+    (groups that straddle 16-channel blocks: see conv_pieces), or `lanes` (small groups that share a block, each lane
+    reading the channels of its own group).
     """
 
     weights: np.ndarray
@@ -45,8 +48,9 @@ def _kind(shape: Conv2D) -> str:
         return "narrow" if shape.c <= _NARROW_LIMIT else "dense"
     if shape.groups == shape.c == shape.o:
         return "depthwise"
-    aligned_groups = (shape.c // shape.groups) % 16 == 0 and (shape.o // shape.groups) % 16 == 0
-    return "dense" if aligned_groups else "lanes"
+    if made_of_pieces(shape):
+        return "pieces"
+    return "dense" if whole_blocks(shape) else "lanes"
 
 
 def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None) -> PackedConv:
@@ -59,9 +63,11 @@ def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None
     vectors = 1 if shape.groups > 1 else host().panel // 16
     if kind in ("depthwise", "lanes"):
         data = lane_taps(weights)
+    elif kind == "pieces":
+        data = pack_pieces(shape, weights)
     else:
         data = pack_panels(narrow_taps(weights) if kind == "narrow" else conv_taps(weights), vectors)
-    return PackedConv(data, element_name(weights.dtype), padded_bias(bias, shape.o), vectors, kind)
+    return PackedConv(data, element_name(data.dtype), padded_bias(bias, shape.o), vectors, kind)
 
 
 def conv2d(
@@ -69,21 +75,23 @@ def conv2d(
 ) -> Call:
     """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16` or `f32`)."""
     shape.check()
-    layout = Scratch(shape, packed.kind)
+    pieces = packed.kind == "pieces"
+    layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
-    band_rows, splits = _choose_split(layout, packed, units[1])
+    band_rows, splits = _choose_split(layout, packed, units[1], shape.macs)
     bands = -(-layout.oh // band_rows)
     layout.set_band(band_rows)
     stored = -(-shape.o // shape.c0_out) * shape.c0_out
+    tables = piece_tables(shape, layout) if pieces else None
     core = panels.Core(
         weights=packed.weights,
         weights_dtype=packed.dtype,
         bias=packed.bias,
         out=out,
         units=units,
-        tap_channels=layout.tap_channels,
+        tap_channels=tap_run(shape) if pieces else layout.tap_channels,
         pixel_bytes=layout.pixel_bytes,
-        taps=layout.taps(),
+        taps=tables.taps if tables else layout.taps(),
         out_strides=lane_strides(shape.c0_out, layout.oh * layout.ow, SIZE[dtypes[1]]),
         channels=shape.o,
         stored=stored,
@@ -92,7 +100,7 @@ def conv2d(
         pitch=layout.out_row_pitch,
         buffer_offset=layout.bytes,
         vectors=packed.vectors,
-        unit_shifts=_unit_shifts(shape, layout, units[1]),
+        unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
         epilogue=epilogue or Epilogue(),
     )
     fields = fill_fields(shape, layout, dtypes[0])
@@ -105,9 +113,12 @@ def conv2d(
         "band_out": band_rows * layout.ow * core.out_strides[2],
         "band_in": band_rows * shape.strides[0],
     }
+    if tables:
+        fields["lane_table"] = tables.units
     name = f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}"
     values = [*core.fields(), *(fields[n] for n in FIELDS)]
-    return call(name, shape.n * bands * splits, core.scratch_bytes, values)
+    scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
+    return call(name, shape.n * bands * splits, scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
@@ -160,12 +171,12 @@ def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
     raise ValueError(f"convolution knows C0 = 8 and 16, not {c0}; convert with transdata first")
 
 
-def _choose_split(layout: Scratch, packed: PackedConv, units: int) -> tuple[int, int]:
+def _choose_split(layout: Scratch, packed: PackedConv, units: int, macs: int) -> tuple[int, int]:
     """Rows per band and output-channel splits: enough parts, least estimated traffic, scratch within half of L2."""
     shape = layout.shape
     if layout.kind in ("depthwise", "lanes"):
         return _rows_of_one_unit(layout), units
-    wanted = max(1, min(8, shape.macs // 1_500_000))
+    least, wanted = (max(1, min(most, macs // 1_500_000)) for most in (4, 8))
     weight_bytes = packed.weights.nbytes
     best: tuple[float, int, int] | None = None
     for bands in sorted({1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 56, layout.oh}):
@@ -178,10 +189,11 @@ def _choose_split(layout: Scratch, packed: PackedConv, units: int) -> tuple[int,
         for splits in (1, 2, 3, 4, 6, 8):
             if splits > units:
                 continue
-            missing = max(0, wanted - shape.n * actual * splits)
+            parts = shape.n * actual * splits
+            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
             fill = actual * splits * layout.groups * layout.group_bytes
             ragged = actual * rows - layout.oh
-            cost = fill * 0.5 + actual * weight_bytes * 0.5 + pressure * 40 + missing * 1e6 + ragged * 1e5
+            cost = fill * 0.5 + actual * weight_bytes * 0.5 + pressure * 40 + missing + ragged * 1e5
             if best is None or cost < best[0]:
                 best = (cost, rows, splits)
     assert best is not None

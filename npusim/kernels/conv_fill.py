@@ -1,7 +1,7 @@
 """Code of the convolution kernel: fill the scratch block of a band, then run the register tiles over it.
 
-Kernel names: `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes>`; `npusim.kernels.conv` says what the
-variants are for and makes the descriptors, whose fields after those of `panels.Core` are named in `FIELDS`.
+Kernel names: `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes|pieces>`; npusim.kernels.conv says what
+the variants are for and makes the descriptors, whose fields after those of `panels.Core` are named in `FIELDS`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.kernels import panels
+from npusim.kernels.conv_pieces import emit_pieces
 from npusim.kernels.conv_scratch import PIXEL
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.ir import F32, I64, LANES, SIZE, Kernel, Val, vec
@@ -68,9 +69,11 @@ FIELDS = (
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes>`."""
+    """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes|pieces>`."""
     source, target, kind = parameters.split(":")
     panels.define(k, target)
+    if kind == "pieces":
+        emit_pieces(k, _LANE_TABLE)
     emit_zeros(k)
     {"narrow": _emit_narrow_fill, "lanes": _emit_lane_fill}.get(kind, emit_fill)(k, source)
     with k.main() as (desc, part, ctx):
@@ -87,8 +90,11 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         source_image = k.field(desc, X) + image * k.field(desc, XN)
         k.call("fill", desc, scratch(k, ctx), source_image, band, first, count)
         out = k.field(desc, panels.OUT) + image * k.field(desc, ON) + band * k.field(desc, _BAND_OUT)
-        weights = panels.weights_field(k, desc)
-        panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), band.eq(bands - 1))
+        last = band.eq(bands - 1)
+        if kind == "pieces":
+            k.call("pieces", desc, ctx, x, out, begin, end, k.convert(last, "zext", I64))
+        else:
+            panels.call_panels(k, desc, ctx, x, out, panels.weights_field(k, desc), (begin, end), last)
 
 
 def emit_zeros(k: Kernel) -> None:

@@ -177,10 +177,15 @@ def matmul(
     return task
 
 
+_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
+
+
 def _choose_split(m: int, k: int, n: int, batch: int, units: int, b_size: int) -> tuple[int, int]:
     """Rows per band and splits of the output columns: enough parts, least estimated traffic, scratch in half of L2."""
     tile = host().tile_rows
-    wanted = max(1, min(8, m * k * n * batch // 1_500_000))
+    # A product with few rows is a walk over the weights: parts of half a megabyte.
+    work = max(m * k * n * batch // 1_500_000, k * n * b_size * batch // 500_000)
+    least, wanted = (max(1, min(most, work)) for most in (4, 8))
     best: tuple[float, int, int] | None = None
     for bands in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, -(-m // tile)}):
         band = -(-m // bands)
@@ -191,8 +196,9 @@ def _choose_split(m: int, k: int, n: int, batch: int, units: int, b_size: int) -
         for splits in (1, 2, 3, 4, 6, 8):
             if splits > units:
                 continue
-            missing = max(0, wanted - batch * actual * splits)
-            cost = splits * m * k * 3.0 + actual * k * n * b_size * 0.3 + pressure * 40.0 + missing * 1e6
+            parts = batch * actual * splits
+            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
+            cost = splits * m * k * 3.0 + actual * k * n * b_size * 0.3 + pressure * 40.0 + missing
             if best is None or cost < best[0]:
                 best = (cost, band, splits)
     assert best is not None

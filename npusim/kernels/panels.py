@@ -39,10 +39,10 @@ from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
     LAST_TILES,
     TILE_COUNT,
     LAST_TILE_COUNT,
-    _PITCH,
-    _BUFFER,
+    PITCH,
+    BUFFER,
     VECTORS,
-    _UNIT_SHIFTS,
+    UNIT_SHIFTS,
     WIDENED,
     EPILOGUE,
 ) = range(1, 24)
@@ -186,7 +186,7 @@ def define(k: Kernel, dtype: str) -> None:
     with k.function("panels", [I64] * 8) as (desc, ctx, base, out, weights, begin, end, last):
         names = range(WEIGHTS, EPILOGUE)
         f = {n: k.field(desc, n) for n in names}
-        buffer = scratch(k, ctx) + f[_BUFFER]
+        buffer = scratch(k, ctx) + f[BUFFER]
         block = k.alloca(8 * BLOCK_FIELDS)
         tiles = k.select(last.ne(0), f[LAST_TILES], f[TILES])
         count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
@@ -194,7 +194,7 @@ def define(k: Kernel, dtype: str) -> None:
         k.store(f[TAPS], block + 8)
         k.store(f[TAP_COUNT], block + 16)
         k.store(buffer, block + 40)
-        k.store(f[_PITCH], block + 48)
+        k.store(f[PITCH], block + 48)
         with k.loop(end, start=begin) as unit:
             full = unit < f[FULL_UNITS]
             # Tail units come after the full ones and are one vector wide.
@@ -211,8 +211,8 @@ def define(k: Kernel, dtype: str) -> None:
             k.store(f[BIAS] + group * 64, block + 32)
             pixels = k.var(out + group * f[OC])
             x = k.var(base)
-            with k.when(f[_UNIT_SHIFTS].ne(0)):
-                x.set(base + k.load(f[_UNIT_SHIFTS] + unit * 8))
+            with k.when(f[UNIT_SHIFTS].ne(0)):
+                x.set(base + k.load(f[UNIT_SHIFTS] + unit * 8))
             with k.loop(count) as t:
                 row = tiles + t * 32
                 k.store(x.get() + k.field(row, 2), block)

@@ -8,7 +8,8 @@ import pytest
 from metadef.dtype import DType
 from metadef.format import Format
 from metadef.kernel import Engine, FusedOp
-from npusim.kernels.plans.groups import wants_own_blocks
+from npusim.kernels.conv import Conv2D
+from npusim.kernels.conv_pieces import made_of_pieces
 from tests.npusim.mini_program import MiniTask, mini_task
 from tests.npusim.test_plans import HALF, NC1, SINGLE, Draw, blocks, check, draw  # noqa: F401
 
@@ -94,15 +95,10 @@ def test_infinities_stay_in_their_group(draw: Draw):  # noqa: F811
     assert not np.isfinite(flat[:, :28]).all() and np.isfinite(flat[:, 28:]).all()
 
 
-def test_depthwise_and_whole_blocks_need_no_copies():
-    from metadef.ops.geometry import ConvGeometry
-
-    window = {"n": 1, "h": 4, "w": 4, "oh": 4, "ow": 4, "kh": 1, "kw": 1, "stride_h": 1, "stride_w": 1}
-    window |= dict.fromkeys(("pad_top", "pad_bottom", "pad_left", "pad_right"), 0)
-    window |= {"dilation_h": 1, "dilation_w": 1}
-    wanted = {(32, 32, 32): False, (64, 64, 4): False, (136, 136, 4): True, (136, 136, 1): False}
-    for (c, oc, groups), own in wanted.items():
-        assert wants_own_blocks(ConvGeometry(c=c, oc=oc, groups=groups, **window)) is own
+def test_which_groups_are_made_of_pieces():
+    wanted = {(32, 32, 32): False, (64, 64, 4): False, (136, 136, 4): True, (136, 136, 1): False, (48, 24, 12): False}
+    for (c, o, groups), pieces in wanted.items():
+        assert made_of_pieces(Conv2D(1, c, 4, 4, o, (1, 1), groups=groups)) is pieces
 
 
 @pytest.mark.parametrize("dtype", [DType.INT8, HALF, SINGLE], ids=str)

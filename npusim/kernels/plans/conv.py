@@ -13,7 +13,6 @@ from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.move import copy as copy_box
 from npusim.kernels.plans.fusion import epilogue_of
-from npusim.kernels.plans.groups import plan_groups, wants_own_blocks
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.weights import aligned
 
@@ -27,8 +26,6 @@ def plan_conv(site: Site) -> list[Call]:
     filters = site.constant(1)
     dtypes = (site.element(x), site.element(out))
     epilogue = epilogue_of(site, site.kernel.fused)
-    if site.kernel.op_type != "Conv2DTransposeD" and wants_own_blocks(g) and not epilogue.residual:
-        return plan_groups(site, shape, filters, bias, epilogue)
     if site.kernel.op_type != "Conv2DTransposeD":
         return [conv2d(shape, site.address(x), pack_conv(shape, filters, bias), site.address(out), dtypes, epilogue)]
     spread, copy = _spread(site, g)
