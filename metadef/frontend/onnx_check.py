@@ -107,7 +107,7 @@ def find_schema(op_type: str, domain: str, version: int) -> defs.OpSchema | None
 
 
 def check_operators(model: onnx.ModelProto, versions: Mapping[str, int]) -> None:
-    """Raises OperatorError (E16002) naming every operator that neither ONNX nor the model defines."""
+    """Raises OperatorError (E16002) naming every operator that neither ONNX nor the model defines, or misused ones."""
     local = {(function.domain, function.name) for function in model.functions}
     problems: dict[tuple[str, str], Problem] = {}
     bodies = [(versions, model.graph.node)]
@@ -118,11 +118,25 @@ def check_operators(model: onnx.ModelProto, versions: Mapping[str, int]) -> None
         for node in all_nodes(body):
             domain = "" if node.domain in MAIN else node.domain
             key = (domain, node.op_type)
-            if key in problems or key in local or find_schema(node.op_type, domain, imported.get(domain, 1)):
+            if key in problems or key in local:
+                continue
+            if (schema := find_schema(node.op_type, domain, imported.get(domain, 1))) is not None:
+                if (surplus := _surplus(node, schema)) is not None:
+                    problems[domain, label_of(node)] = surplus
                 continue
             problems[key] = _unknown(node, domain, imported.get(domain))
     if problems:
         raise OperatorError(problems.values())
+
+
+def _surplus(node: onnx.NodeProto, schema: defs.OpSchema) -> Problem | None:
+    """More results than the operator has (shape inference sees to the operands)."""
+    if len(node.output) <= schema.max_output:
+        return None
+    expected = f"at most {schema.max_output}"
+    return Problem(
+        f"{node.op_type} with too many results", "E16002", label_of(node), expected=expected, got=str(len(node.output))
+    )
 
 
 def _unknown(node: onnx.NodeProto, domain: str, version: int | None) -> Problem:

@@ -107,6 +107,13 @@ class TensorReader:
         Raises:
             ModelError: the data does not fill the shape, or cannot be reached (E10041).
         """
+        if min(tensor.dims, default=0) < 0:
+            raise ModelError(
+                f"constant '{tensor.name}' has a negative dimension",
+                code="E10041",
+                expected="sizes of 0 or more",
+                got=str(list(tensor.dims)),
+            )
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor)
         dtype = self._dtype(tensor)

@@ -23,7 +23,7 @@ def legalize(graph: Graph, target: Any = None) -> Graph:
     ``target`` is part of the road's contract; no rule depends on the chip so far.
 
     Raises:
-        InferError: operands of a node do not fit its Ascend prototype; all such nodes at once.
+        InferError: operands of a node do not fit its rule or its Ascend prototype; all such nodes at once.
     """
     if graph.dialect == "ascend":
         return graph
@@ -74,6 +74,15 @@ def _legalize_node(made: Graph, node: Node, inputs: list[Tensor | None], read: f
         if isinstance(error, LabError):
             raise
         return _keep(made, node, inputs, f"{label}: {error}")
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        shapes = ", ".join("-" if tensor is None else str(tensor.desc) for tensor in inputs)
+        raise InferError(
+            f"operands or attributes contradict what {label} means: {error}",
+            code="E14001",
+            node=node.path,
+            got=f"{shapes}; attributes {', '.join(sorted(node.attrs)) or 'none'}",
+            hint="check the node in the source model, with onnx.checker for one",
+        ) from error
     for old, new in zip(node.outputs, results):
         if new is not None and (new.desc.origin_shape, new.desc.dtype) != (old.desc.origin_shape, old.desc.dtype):
             raise ContractError(

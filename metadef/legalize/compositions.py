@@ -36,6 +36,7 @@ def conv_transpose(step: Step) -> Sequence[Tensor]:
     if step.rank() != 4:
         raise Unmapped(f"a transposed convolution over {step.rank() - 2} spatial axes")
     groups = step.attr("group", 1)
+    step.check_kernel(weight.desc.origin_shape[2:])
     strides = step.attr("strides") or (1, 1)
     dilations = step.attr("dilations") or (1, 1)
     room = [(kernel - 1) * dilation for kernel, dilation in zip(weight.desc.origin_shape[2:], dilations)]
@@ -70,7 +71,7 @@ def conv_transpose(step: Step) -> Sequence[Tensor]:
 def _transposed_pads(step: Step, room: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """What is cut from the begin and the end of each axis; an output padding is a negative cut at the end."""
     extra = step.attr("output_padding") or (0, 0)
-    mode = step.attr("auto_pad", "NOTSET")
+    mode = step.auto_pad()
     if mode in ("NOTSET", "VALID") and not step.attr("output_shape"):
         given = step.attr("pads") or (0, 0, 0, 0)
         return [(given[axis], given[2 + axis] - extra[axis]) for axis in range(2)]

@@ -23,7 +23,7 @@ def window_attrs(step: Step, kernel: Sequence[int], spatial: Sequence[int]) -> d
     rank = len(kernel)
     strides = step.attr("strides") or (1,) * rank
     dilations = step.attr("dilations") or (1,) * rank
-    mode = step.attr("auto_pad", "NOTSET")
+    mode = step.auto_pad()
     begins, ends = [0] * rank, [0] * rank
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         for axis in range(rank):
@@ -61,6 +61,7 @@ def conv(step: Step) -> Sequence[Tensor]:
     oc, group_c, *kernel = weight.desc.origin_shape
     if len(kernel) not in (1, 2):
         raise Unmapped(f"a convolution over {len(kernel)} spatial axes")
+    step.check_kernel(kernel)
     attrs = window_attrs(step, kernel, x.desc.origin_shape[2:])
     filters = step.images(step.reshape(weight, (oc, group_c, *_pair(kernel))))
 

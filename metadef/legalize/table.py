@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from metadef.dtype import DType
+from metadef.error import InferError, suggest
 from metadef.format import Format, Shape, TensorDesc
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import get_op
 from metadef.ops.numeric import narrow
 
 NEWEST = 1 << 30
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 class Unmapped(Exception):
@@ -116,6 +118,33 @@ class Step:
 
     def attr(self, name: str, default: Any = None) -> Any:
         return self.node.attrs.get(name, default)
+
+    def auto_pad(self) -> str:
+        """How a window pads. Raises InferError for a word that ONNX does not know."""
+        mode = self.attr("auto_pad", "NOTSET")
+        if mode not in AUTO_PADS:
+            raise InferError(
+                "unknown auto_pad",
+                code="E14001",
+                node=self.node.path,
+                expected=", ".join(AUTO_PADS),
+                got=repr(mode),
+                hint=suggest(str(mode), AUTO_PADS),
+            )
+        return str(mode)
+
+    def check_kernel(self, kernel: Sequence[int]) -> None:
+        """Raises InferError if ``kernel_shape`` is stated and is not the filter's."""
+        stated = tuple(self.attr("kernel_shape") or kernel)
+        if stated != tuple(kernel):
+            raise InferError(
+                "kernel_shape is not that of the filter",
+                code="E14001",
+                node=self.node.path,
+                port="W",
+                expected=str(tuple(kernel)),
+                got=str(stated),
+            )
 
     def is_read(self, index: int) -> bool:
         """Whether the source node has a result of that index and somebody reads it."""
