@@ -41,6 +41,8 @@ def vector_kernel(
         attrs = {"src_format": inputs[0].format.name, "dst_format": outputs[0].format.name, "groups": 1}
     elif name in ("SoftmaxV2", "LogSoftmaxV2"):
         attrs["axes"] = (-1,)
+    elif name == "ReduceSumD" and outputs[0].elements == 1:
+        return None
     elif name == "ReduceSumD":
         kept = outputs[0].origin_shape
         spare = [size for size in kept if size != 1]
@@ -103,6 +105,8 @@ def profiled_vectors(
                 return None
             # Flat megabytes are parameters, gradients and moments of an optimiser: touched once a step.
             flat = len(shapes[0][0]) == 1 and sides[0][0].payload_bytes > 1 << 20
+            # A sum of fp32 and bf16 accumulates gradients, which come from all over the step.
+            flat = flat or {"FLOAT", "DT_BF16"} <= set(types[0])
             what = f"{row['op_type']} {row['input_shapes']}"
             return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, form, cold=cold or flat))
 

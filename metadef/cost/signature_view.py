@@ -186,6 +186,8 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     if short and row <= 2 * BLOCK_BYTES and len(parts) == 1:
         listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=16))
         listed.append(Work("copy", size, repeats=elements / run, calls=0.0, cycles_per_repeat=1.2))
+    elif short and kernel.op_type == "Concat":
+        listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=2))
     elif kernel.op_type == "Tile":
         listed += _repeated(parts[0], whole, run, target)
     elif short and kernel.op_type == "StridedSliceGrad":

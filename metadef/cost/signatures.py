@@ -105,7 +105,7 @@ TABLE: tuple[Signature, ...] = (
     Signature(("ClipByNormNoDivSum",), ("compare", "select", "sqrt", "max")),
     # reductions
     Signature(("BiasAddGrad",), _times(6)),
-    Signature(("SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), _times(4)),
+    Signature(("ReduceSum", "SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), _times(4)),
     Signature(("ReduceMean",), ("reduce_sum", "muls")),
     Signature(("ReduceMax",), _times(19), row_calls=19, **_LAST_ROWS),
     # normalisation in training

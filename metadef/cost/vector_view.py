@@ -16,7 +16,7 @@ import numpy as np
 
 from metadef.cost.signatures import SIGNATURES, TIMING_ONLY
 from metadef.dtype import DType
-from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, TensorDesc
+from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, Format, TensorDesc
 from metadef.kernel import Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
@@ -31,6 +31,8 @@ LONG_ROW = 1024
 _REDUCTION_CALLS = 5
 _FRACTAL_COPY_CYCLES = 6
 """Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5)."""
+_TAP_BLOCK_CYCLES = 24
+"""Cycles of moving one block of sixteen between a filter's plain layout and FRACTAL_Z."""
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -259,9 +261,10 @@ def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target
         )
         return [gather, *(Work(name, width, bytes=elements * width) for name in names)]
     chunks = ceil(run * width / REPEAT_BYTES)
-    spread = [Work("broadcast_block", width, repeats=rows / 8)] if repeats else []
+    spread = [Work("broadcast_block", width, repeats=rows / 8, all_calls=extra * rows)] if repeats else []
     # Two operands that stretch differently leave no common stride, so every row is a call of its own.
-    together = chunks if len(odd) < 2 else 0
+    extra = target.value("vector.spread_calls") if repeats else 0
+    together = chunks if len(odd) < 2 and not extra else 0
     by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=together) for name in names]
     return spread + by_row
 
@@ -407,6 +410,10 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
         listed.append(Work("transpose", size, bytes=elements * size))
+        if Format.FRACTAL_Z in (y.format, next(desc for desc in kernel.inputs if desc is not None).format):
+            # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
+            blocks = elements / FRACTAL_ROWS
+            listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=_TAP_BLOCK_CYCLES))
         plane = prod(y.origin_shape[2:])
         odd = plane * size % BLOCK_BYTES and plane <= LONG_ROW and not target.value("alignment.padded_copy")
         if kernel.op_type == "TransData" and odd:

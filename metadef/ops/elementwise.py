@@ -206,8 +206,8 @@ _unary(
 _unary(
     "Gelu",
     _with_attrs(_gelu, "approximate"),
-    ("muls", *ERF, "adds", "mul", "muls"),
-    "x * P(X <= x) of the normal distribution, exact or by tanh. The instructions are those of the exact form.",
+    ("mul", "muls", "adds", "mul", "exp", "adds", "div"),
+    "x * P(X <= x) of the normal distribution, exact or by tanh. The instructions are those of the logistic form.",
     attrs=(Attr("approximate", AttrKind.STRING, "none", choices=("none", "tanh")),),
     fp32=True,
 )
@@ -224,8 +224,8 @@ _unary(
 _unary(
     "Mish",
     unary_reference(lambda x: x * np.tanh(softplus(x))),
-    ("exp", "adds", "mul", "adds", "adds", "div", "mul"),
-    "x * tanh(log(1 + exp(x))).",
+    ("abs", "muls", "exp", "adds", "ln", *("muls", "adds") * 12, "maxs", "add", *TANH, "mul"),
+    "x * tanh(log(1 + exp(x))). The instructions are those of softplus, refined by a polynomial, and of tanh.",
     fp32=True,
 )
 _unary(
