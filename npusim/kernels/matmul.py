@@ -102,7 +102,7 @@ def pack_matmul(b: np.ndarray) -> PackedB:
     for one in flat:
         padded = pad_to(pad_to(one, 0, 16), 1, 16)
         packed.append(pack_panels(padded.reshape(-1, 16, padded.shape[1]), vectors))
-    data = aligned(np.concatenate(packed))
+    data = packed[0] if len(packed) == 1 else aligned(np.concatenate(packed))
     return PackedB(data, dtype, vectors, packed[0].nbytes)
 
 

@@ -26,7 +26,10 @@ def pack_panels(taps: np.ndarray, vectors: int) -> np.ndarray:
     full = groups // vectors * vectors * 16
     head = taps[:, :, :full].reshape(taps.shape[0], taps.shape[1], -1, 16 * vectors).transpose(2, 0, 1, 3)
     tail = taps[:, :, full:].reshape(taps.shape[0], taps.shape[1], -1, 16).transpose(2, 0, 1, 3)
-    return aligned(np.concatenate([head.ravel(), tail.ravel()]))
+    packed = aligned_empty(taps.size, taps.dtype)
+    packed[: head.size].reshape(head.shape)[...] = head
+    packed[head.size :].reshape(tail.shape)[...] = tail
+    return packed
 
 
 def conv_taps(weights: np.ndarray) -> np.ndarray:
@@ -62,8 +65,13 @@ def padded_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
 
 def aligned(array: np.ndarray) -> np.ndarray:
     """Contiguous copy starting on a 64-byte boundary."""
-    raw = np.empty(array.nbytes + 64, np.uint8)
-    skip = -raw.ctypes.data % 64
-    out = raw[skip : skip + array.nbytes].view(array.dtype)
-    out[:] = array.ravel()
+    out = aligned_empty(array.size, array.dtype)
+    out.reshape(array.shape)[...] = array
     return out
+
+
+def aligned_empty(size: int, dtype: np.dtype) -> np.ndarray:
+    """Flat uninitialised array starting on a 64-byte boundary."""
+    raw = np.empty(size * dtype.itemsize + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size * dtype.itemsize].view(dtype)

@@ -112,9 +112,10 @@ class Site:
         return self._taken(operand, self.device.read_tensor(operand))
 
     def _taken(self, operand: Operand, array: np.ndarray) -> np.ndarray:
-        copied = array.copy()
-        release_pages(self.device.bytes_at(operand.address, operand.payload_bytes))
-        return copied
+        stored = self.device.bytes_at(operand.address, operand.payload_bytes)
+        taken = array.copy() if np.may_share_memory(array, stored) else array
+        release_pages(stored)
+        return taken
 
     def _constant_operand(self, slot: int) -> Operand:
         operand = self.input(slot)
