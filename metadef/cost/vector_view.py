@@ -261,9 +261,9 @@ def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target
         )
         return [gather, *(Work(name, width, bytes=elements * width) for name in names)]
     chunks = ceil(run * width / REPEAT_BYTES)
+    extra = target.value("vector.spread_calls") if repeats else 0
     spread = [Work("broadcast_block", width, repeats=rows / 8, all_calls=extra * rows)] if repeats else []
     # Two operands that stretch differently leave no common stride, so every row is a call of its own.
-    extra = target.value("vector.spread_calls") if repeats else 0
     together = chunks if len(odd) < 2 and not extra else 0
     by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=together) for name in names]
     return spread + by_row
