@@ -161,8 +161,8 @@ def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: in
 def _emit_nest(
     k: Kernel, flag: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val], axis: int
 ) -> None:
-    if axis == RANK - 1:
-        _emit_row(k, flag, dims[-1], operands, text, scalars)
+    if axis == RANK - 2:
+        _emit_plane(k, flag, dims[-2:], operands, text, scalars)
         return
     saved = [o.base for o in operands]
     with k.loop(dims[axis]) as i:
@@ -173,29 +173,70 @@ def _emit_nest(
         o.base = base
 
 
-def _emit_row(k: Kernel, flag: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]) -> None:
-    """Whole blocks of 16 lanes straight from memory; ragged and strided ones through a small buffer."""
-    sources, out = operands[:-1], operands[-1]
-    simple = out.strides[-1].eq(SIZE[out.dtype])
-    for o in sources:
+def _emit_plane(
+    k: Kernel, flag: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val]
+) -> None:
+    """The last two dimensions. Rows of just 16 elements (a channel block) are the blocks of one long row."""
+    short = dims[1].eq(LANES)
+    for o in operands:
+        outer, inner = o.strides[-2:]
+        short = short & (inner.eq(SIZE[o.dtype]) | (inner.eq(0) & outer.eq(0)))
+    saved = [o.base for o in operands]
+    with k.loop(k.select(short, 1, dims[0])) as i:
+        for o in operands:
+            o.base = o.base + i * o.strides[-2]
+        simple = _spread_scalars(k, operands)
+        blocks = k.select(short, dims[0], k.select(simple, dims[1] >> 4, 0))
+        steps = [k.select(short, o.strides[-2], o.strides[-1] * LANES) for o in operands]
+        _emit_blocks(k, flag, blocks, steps, operands, text, scalars)
+        begin = k.select(short, LANES, k.select(simple, dims[1] & -LANES, 0))
+        _emit_rest(k, flag, begin, dims[1], operands, text, scalars)
+    for o, base in zip(operands, saved, strict=True):
+        o.base = base
+
+
+def _spread_scalars(k: Kernel, operands: list[_Operand]) -> Val:
+    """Fill the buffers of operands that are constant along the row; whether all others lie together."""
+    simple = operands[-1].strides[-1].eq(SIZE[operands[-1].dtype])
+    for o in operands[:-1]:
         step = o.strides[-1]
         with k.when(step.eq(0)):
             k.call(f"lanes{SIZE[o.dtype]}", o.base, 0, o.spare, SIZE[o.dtype], LANES)
         simple = simple & (step.eq(0) | step.eq(SIZE[o.dtype]))
-    blocks = k.select(simple, count & -LANES, 0)
+    return simple
+
+
+def _emit_blocks(
+    k: Kernel,
+    flag: Val,
+    blocks: Val,
+    steps: list[Val],
+    operands: list[_Operand],
+    text: str,
+    scalars: dict[str, Val],
+) -> None:
+    """Whole blocks of 16 lanes straight from memory, `steps` bytes apart."""
+    sources, out = operands[:-1], operands[-1]
     starts = [k.select(o.strides[-1].eq(0), o.spare, o.base) for o in sources]
-    wide = blocks & -(LANES * _UNROLL)
-    for begin, end, together in ((k.const(0), wide, _UNROLL), (wide, blocks, 1)):
-        with k.loop(end, start=begin, step=LANES * together) as i:
-            blends = []
-            for block in range(together):
+    together = blocks & -_UNROLL
+    for begin, end, count in ((k.const(0), together, _UNROLL), (together, blocks, 1)):
+        with k.loop(end, start=begin, step=count) as i:
+            results = []
+            for block in range(count):
                 names = dict(scalars)
                 for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
-                    names[f"x{number}"] = expressions.load(k, start + (i + block * LANES) * o.strides[-1], o.dtype)
-                blends.append(_evaluate(k, flag, out.dtype, text, names))
-            for block, value in enumerate(blends):
-                expressions.store(k, value, out.base + (i + block * LANES) * SIZE[out.dtype], out.dtype)
-    with k.loop(count, start=blocks, step=LANES) as i:
+                    names[f"x{number}"] = expressions.load(k, start + (i + block) * steps[number], o.dtype)
+                results.append(_evaluate(k, flag, out.dtype, text, names))
+            for block, value in enumerate(results):
+                expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype)
+
+
+def _emit_rest(
+    k: Kernel, flag: Val, begin: Val, count: Val, operands: list[_Operand], text: str, scalars: dict[str, Val]
+) -> None:
+    """Ragged and strided elements through a small buffer."""
+    sources, out = operands[:-1], operands[-1]
+    with k.loop(count, start=begin, step=LANES) as i:
         left = k.minimum(count - i, LANES)
         names = dict(scalars)
         for number, o in enumerate(sources):
