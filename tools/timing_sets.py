@@ -20,6 +20,7 @@ from metadef.kernel import Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
 from metadef.target import Target
 from npusim.timing.micro import add_tiles, read_copies
+import timing_training_sets as training
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 from timing_vector_sets import bench_vectors, is_expressible, is_loop, is_vendor_vector, profiled_vectors
 
@@ -267,35 +268,6 @@ def convolutions(data: Path) -> Sample:
     return collect([*rows_of(data, "conv_bench"), *profiled], predict)
 
 
-def first_generation_convolutions(data: Path) -> Sample:
-    """Plain convolutions of training steps on 30 cores; window and stride are deduced from the shapes."""
-
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        x = parse_shapes(row["input_shapes"])[0]
-        (y,) = parse_shapes(row["output_shapes"])[:1]
-        side, stride = round(float(row["conv_khkw"] or 0) ** 0.5), int(float(row["conv_stride"] or 0))
-        if side * side != int(float(row["conv_khkw"] or 0)) or not stride:
-            return None
-        n, c1, h, w, c0 = x
-        c, oc = c1 * c0, y[1] * y[4]
-        spare = [max((out - 1) * stride + side - size, 0) for out, size in zip(y[2:4], (h, w))]
-        pads = (spare[0] // 2, spare[0] - spare[0] // 2, spare[1] // 2, spare[1] - spare[1] // 2)
-        attrs = {
-            "strides": (1, 1, stride, stride), "pads": pads, "dilations": (1,) * 4, "groups": 1, "data_format": "NCHW",
-        }  # fmt: skip
-        inputs = (
-            make_desc((n, c, h, w), DType.FLOAT16, Format.NC1HWC0, c0),
-            TensorDesc((oc, c, side, side), DType.FLOAT16, Format.NCHW, Format.FRACTAL_Z, c0),
-            None,
-        )
-        result = make_desc((n, oc, y[2], y[3]), DType.FLOAT16, Format.NC1HWC0, c0)
-        kernel = choose_cube_kernel(Kernel("Conv2D", Engine.AICORE, inputs, (result,), attrs), target)[0]
-        what = f"conv {x} {oc} {side}x{side}/{stride}"
-        return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, "trace", cold=False))
-
-    return collect([row for row in rows_of(data, "op_trace_910_gen1") if row["op_type"] == "Conv2D"], predict)
-
-
 def networks(data: Path) -> Sample:
     """Whole networks on 310P3, batch 1, 8 and 32 (published as pictures per second)."""
     from timing_networks import NETWORKS, network_us
@@ -329,7 +301,9 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "vector_loops_910b": profiled_vectors(lambda row: is_vendor_vector(row) and is_loop(row), "loop"),
     "vector_bench_910b": bench_vectors,
     "vector_traces_910": profiled_vectors(is_expressible, "trace", file="op_trace_910_gen1"),
-    "conv_910": first_generation_convolutions,
+    "conv_910": training.convolutions,
+    "conv_dx_910": training.input_gradients,
+    "matmul_910": training.products,
     "networks_310p3": networks,
 }
 SLOW = ("networks_310p3",)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from metadef.cost.signatures import find_signature
 from metadef.dtype import DType
 from metadef.format import FRACTAL_ROWS, Format, TensorDesc, ceil_div, round_up
 from metadef.kernel import CubeTile, Kernel
@@ -19,6 +20,8 @@ from metadef.op import CostClass, get_op
 from metadef.ops.geometry import ConvGeometry, MatMulGeometry
 from metadef.target import Target
 
+BY_PIXEL_RATE = 32.0
+"""Bytes per cycle of a load3d that fetches pixel by pixel."""
 RESIDENTS = ("", "a", "b", "a_panel", "b_panel")
 """What may stay in L1, as in ``CubeTile.resident``; arrays of candidates use the index."""
 
@@ -65,7 +68,8 @@ class CubeView:
 
     ``a_channels`` is how many elements of K one input pixel holds (``k`` for a matrix product); ``x_path`` are the DMA
     paths; ``shared_b`` says that all products of the batch read one B; ``extra_bytes`` are bytes an element of each
-    epilogue operand that has the result's shape; ``out_bytes`` is the result's element.
+    epilogue operand that has the result's shape; ``out_bytes`` is the result's element. ``turned_*`` operands lie across
+    the order that L0 wants and are transposed on the way from L1.
     """
 
     dtype: DType
@@ -86,6 +90,8 @@ class CubeView:
     extra_bytes: tuple[int, ...]
     epilogue: tuple[str, ...]
     macs: int
+    turned_a: bool = False
+    turned_b: bool = False
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target) -> CubeView:
@@ -107,6 +113,14 @@ class CubeView:
         """Bytes of A that rows start..stop-1 of M need over the whole of K (integers or arrays)."""
         pixels = stop - start if self.window is None else self.window.input_pixels(start, stop)
         return pixels * self.a_channels * self.element_bytes
+
+    def l0_rates(self, target: Target) -> tuple[float, float]:
+        """Bytes per cycle of A and of B from L1 to L0: slower by pixel and for operands that are turned."""
+        left, right = target.path("L1->L0A").bytes_per_cycle, target.path("L1->L0B").bytes_per_cycle
+        factor = target.value("cube.turned_load_factor")
+        if self.window is not None and self.window.by_pixel:
+            left = BY_PIXEL_RATE
+        return left / (factor if self.turned_a else 1), right / (factor if self.turned_b else 1)
 
     def panel_fits(self, target: Target, tile: CubeTile) -> bool:
         """Whether, with all of A or all of B of a core's piece in L1, a panel of the other operand fits beside it."""
@@ -154,7 +168,7 @@ def _common(kernel: Kernel, base: int) -> dict[str, Any]:
     work: list[str] = []
     extra: list[int] = []
     for item in kernel.fused:
-        work += get_op(item.op_type).work.per_repeat
+        work += _fused_work(item.op_type)
         desc = kernel.inputs[item.operand] if item.operand is not None else None
         if desc is not None and desc.elements == result.elements:
             extra.append(desc.dtype.bytes)
@@ -165,6 +179,15 @@ def _common(kernel: Kernel, base: int) -> dict[str, Any]:
         "extra_bytes": tuple(extra),
         "epilogue": tuple(work),
     }
+
+
+def _fused_work(op_type: str) -> tuple[str, ...]:
+    """Instructions a repeat of a fused operator; timing-only ones (training) have a signature."""
+    signature = find_signature(op_type)
+    if signature is None:
+        return get_op(op_type).work.per_repeat
+    # A repeat of 16-bit elements covers two of the fp32 results.
+    return signature.work if signature.fp32 else signature.work[::2]
 
 
 def _load_path(desc: TensorDesc) -> str:
@@ -204,6 +227,7 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
         shared_a=False,
         shared_b=g.groups == 1,
         macs=g.macs,
+        turned_b="input_size" in kernel.attrs,
         **_common(kernel, 3),
     )
 
@@ -228,5 +252,7 @@ def _matmul_view(kernel: Kernel, target: Target) -> CubeView:
         shared_a=count > 1 and a.elements == g.m * g.k,
         shared_b=count == 1 or b.elements == g.k * g.n,
         macs=g.macs,
+        turned_a=bool(kernel.attrs.get("transpose_x1", kernel.attrs.get("adj_x1"))),
+        turned_b=b.format is Format.FRACTAL_NZ and not kernel.attrs.get("transpose_x2", kernel.attrs.get("adj_x2")),
         **_common(kernel, 3),
     )

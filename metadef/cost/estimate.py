@@ -73,9 +73,8 @@ def cube_tile_cycles(
     products = (m // FRACTAL_ROWS) * (n // FRACTAL_ROWS) * (k // view.fractal_k)
     cube = images * products * target.fractal_cycles(view.dtype) + count * steps * overhead
 
-    left, right = target.path("L1->L0A"), target.path("L1->L0B")
-    a_rate = np.where(view.window is not None and view.window.by_pixel, 32.0, left.bytes_per_cycle)
-    mte1 = images * (m * k * size * tn / a_rate + n * k * size * tm / right.bytes_per_cycle) + count * steps * 4
+    a_rate, b_rate = view.l0_rates(target)
+    mte1 = images * (m * k * size * tn / a_rate + n * k * size * tm / b_rate) + count * steps * 4
 
     mte2, first = _loads(target, view, tiles, (images, m, n, k, tm, tn, blocks), cores, cold)
     out = _result(target, view, count, tiles, (images, m, n))

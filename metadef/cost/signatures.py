@@ -109,6 +109,7 @@ TABLE: tuple[Signature, ...] = (
     Signature(("ReduceMean",), ("reduce_sum", "muls")),
     Signature(("ReduceMax",), _times(19), row_calls=19, **_LAST_ROWS),
     # normalisation in training
+    Signature(("FusedBNTrainingReduce",), _times(11), fp32=True),
     Signature(("BNTrainingReduce",), _times(4), row_calls=4, **_PLANE_ROWS),
     Signature(("BNTrainingReduceGrad",), _times(5), row_calls=3, wide_work=_times(6), **_PLANE_ROWS),
     Signature(("BNTrainingUpdate",), _times(2), row_calls=3, **_PLANE_ROWS),

@@ -257,7 +257,7 @@ def _cube_stream(
     b_slots = {engine.RESIDENT_NONE: copies, engine.RESIDENT_PANEL: blocks}.get(b_mode, tn * blocks)
     x, window = kernel.inputs[0], view.window
     assert x is not None
-    a_rate = 32.0 if window is not None and window.by_pixel else target.path("L1->L0A").bytes_per_cycle
+    a_rate, b_rate = view.l0_rates(target)
     slope, calls = _epilogue(view, target)
     shape = (
         (window.h, window.w, window.ow, window.stride_h, window.stride_w, window.extent_h, window.extent_w)
@@ -272,7 +272,7 @@ def _cube_stream(
         target.value("cube.streamed_overhead_cycles"), target.value("cube.isolated_overhead_cycles"),
         target.value("cube.accumulate_barrier_fractals"), _a_rows(kernel, view), _b_rows(kernel, view),
         view.a_channels, target.c0(view.dtype), view.k, *shape, *pads,
-        float(a_rate), float(target.path("L1->L0B").bytes_per_cycle), int(view.has_bias),
+        float(a_rate), float(b_rate), int(view.has_bias),
         1 / target.path("L1->BT").bytes_per_cycle if target.has_fixpipe else 1 / target.value("vector.repeat_bytes"),
         int(target.has_fixpipe), _out_bytes(view, tile),
         0.0 if target.has_fixpipe else float(target.path("L0C->UB").bytes_per_cycle),

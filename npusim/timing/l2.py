@@ -90,16 +90,18 @@ class L2:
         return dirty
 
     def _evict(self) -> float:
-        """Drop the oldest bytes beyond the capacity, whole bytes only; returns the dirty ones among them."""
+        """Drop the oldest bytes beyond the capacity; returns the dirty ones among them."""
         over = sum(item.resident for item in self._ranges) - self.capacity
         written = 0.0
-        while over >= 1 and self._ranges:
+        while over > 0 and self._ranges:
             oldest = self._ranges[0]
-            part = min(1.0, over / oldest.resident) if oldest.resident > 0 else 1.0
-            over -= oldest.resident * part
+            whole = oldest.resident <= over
+            part = 1.0 if whole else over / oldest.resident
             written += oldest.dirty * part
-            oldest.resident *= 1 - part
-            oldest.dirty *= 1 - part
-            if part >= 1.0:
-                self._ranges.pop(0)
+            if not whole:
+                oldest.resident -= over
+                oldest.dirty *= 1 - part
+                break
+            over -= oldest.resident
+            self._ranges.pop(0)
         return written

@@ -1,0 +1,178 @@
+"""Cube tasks of the first generation's training steps: convolutions, their gradients and matrix products.
+
+A gradient by the input is the transposed convolution it amounts to; one by the filter is a product over all pixels.
+What is fused behind a product (batch statistics, activations and their gradients) is an epilogue of the vector unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd, prod
+from pathlib import Path
+
+import numpy as np
+
+from metadef.dtype import DType
+from metadef.format import Format, TensorDesc
+from metadef.kernel import Engine, FusedOp, Kernel
+from metadef.select.cube import choose_cube_kernel
+from metadef.select.cube_candidates import Table
+from metadef.target import Target
+from timing_data import Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
+
+FILE = "op_trace_910_gen1"
+_EPILOGUES = {
+    "BNTrainingReduce": ("FusedBNTrainingReduce",), "ReluGradV2": ("ReluGradV2",), "AddN": ("Add",), "GeLU": ("Gelu",),
+    "GeLUGrad": ("GeLUGrad",), "Tanh": ("Tanh",), "ReLU": ("Relu",), "Mul": ("Mul",), "FusedMulAdd": ("FusedMulAddN",),
+}  # fmt: skip
+
+
+def _fused(op_type: str, first_extra: int, extras: int) -> tuple[FusedOp, ...]:
+    """The epilogue that a fused type's name tells; operands beyond the product's own are read by it in order."""
+    if not op_type.startswith("FusionOp"):
+        return ()
+    names = [name for part in op_type.split("_")[2:] for name in _EPILOGUES[part]]
+    operands = [*range(first_extra, first_extra + extras), *[None] * len(names)]
+    return tuple(FusedOp(name, operand=operand) for name, operand in zip(names, operands))
+
+
+def batch_first(kernel_batch: int, block_dim: int) -> Callable[[Table], np.ndarray]:
+    """The vendor's habit for convolutions: as many samples as divide block_dim, the rest by rows and columns."""
+    samples = max(part for part in range(1, block_dim + 1) if block_dim % part == 0 and part <= kernel_batch)
+
+    def marked(table: Table) -> np.ndarray:
+        split = table["split_batch"]
+        return split == (samples if np.any(split == samples) else split.max())
+
+    return marked
+
+
+def _placed(kernel: Kernel, batch: int, row: dict[str, str], target: Target) -> float:
+    block_dim = int(float(row["block_dim"]))
+    only = batch_first(batch, block_dim) if batch > 1 else None
+    chosen = choose_cube_kernel(kernel, target, cold_b=True, block_dim=block_dim, only=only)[0]
+    return kernel_us(chosen, target, "trace", cold=False)
+
+
+def _conv_sides(row: dict[str, str]) -> tuple[int, int] | None:
+    """(window edge, stride) where the window is square."""
+    taps, stride = int(float(row["conv_khkw"] or 0)), int(float(row["conv_stride"] or 0))
+    side = round(taps**0.5)
+    return (side, stride) if taps and stride and side * side == taps else None
+
+
+def _blocked(shape: tuple[int, ...]) -> TensorDesc:
+    n, c1, h, w, c0 = shape
+    return make_desc((n, c1 * c0, h, w), DType.FLOAT16, Format.NC1HWC0, c0)
+
+
+def _filter(oc: int, c: int, height: int, width: int, c0: int) -> TensorDesc:
+    return TensorDesc((oc, c, height, width), DType.FLOAT16, Format.NCHW, Format.FRACTAL_Z, c0)
+
+
+def _pads(big: int, small: int, side: int, stride: int) -> tuple[int, int]:
+    spare = max((small - 1) * stride + side - big, 0)
+    return spare // 2, spare - spare // 2
+
+
+def _window(row: dict[str, str]) -> tuple[int, int, int] | None:
+    """(height, width, stride): square, or one row or column of taps."""
+    taps, stride = int(float(row["conv_khkw"] or 0)), int(float(row["conv_stride"] or 0))
+    if not taps or not stride:
+        return None
+    side = round(taps**0.5)
+    return (side, side, stride) if side * side == taps else (1, taps, stride)
+
+
+def convolutions(data: Path) -> Sample:
+    """Forward convolutions, with the statistics of the batch where they are fused."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        window = _window(row)
+        if window is None:
+            return None
+        kh, kw, stride = window
+        x, (y, *_) = parse_shapes(row["input_shapes"])[0], parse_shapes(row["output_shapes"])
+        pads = (*_pads(x[2], y[2], kh, stride), *_pads(x[3], y[3], kw, stride))
+        attrs = {"strides": (1, 1, stride, stride), "pads": pads, "dilations": (1,) * 4, "groups": 1, "data_format": "NCHW"}
+        inputs = (_blocked(x), _filter(y[1] * y[4], x[1] * x[4], kh, kw, x[4]), None)
+        fused = _fused(row["op_type"], 3, 0)
+        kernel = Kernel("Conv2D", Engine.AICORE, inputs, (_blocked(y),), attrs, fused)
+        what = f"{row['op_type']} {x} {y[1] * y[4]} {kh}x{kw}/{stride}"
+        return Pair(row["id"], what, float(row["duration_us"]), _placed(kernel, x[0], row, target))
+
+    return collect(_rows(data, "Conv2D", "FusionOp_Conv2D_BNTrainingReduce"), predict)
+
+
+def input_gradients(data: Path) -> Sample:
+    """Gradients by the input of a convolution."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        window = _window(row)
+        if window is None:
+            return None
+        kh, kw, stride = window
+        dy, _, *extra = parse_shapes(row["input_shapes"])
+        (dx,) = parse_shapes(row["output_shapes"])[:1]
+        pads = (*_pads(dx[2], dy[2], kh, stride), *_pads(dx[3], dy[3], kw, stride))
+        spare = tuple(
+            size - ((small - 1) * stride + side - sum(pad))
+            for size, small, side, pad in zip(dx[2:4], dy[2:4], (kh, kw), (pads[:2], pads[2:]))
+        )
+        if stride > 1 and kh == 1:
+            stride, spare, dx = 1, (0, 0), (*dx[:2], *dy[2:])
+        attrs = {
+            "strides": (1, 1, stride, stride), "pads": pads, "dilations": (1,) * 4, "groups": 1, "data_format": "NCHW",
+            "output_padding": (0, 0, *spare), "input_size": (dx[0], dx[1] * dx[4], *dx[2:4]),
+        }  # fmt: skip
+        adds = [_blocked(shape) for shape in extra if len(shape) == 5 and shape == dx]
+        inputs = (_blocked(dy), _filter(dy[1] * dy[4], dx[1] * dx[4], kh, kw, dy[4]), None, *adds)
+        fused = _fused(row["op_type"], 3, len(adds))
+        kernel = Kernel("Conv2DTransposeD", Engine.AICORE, inputs, (_blocked(dx),), attrs, fused)
+        what = f"{row['op_type']} {dy} {dx[1] * dx[4]} {kh}x{kw}/{stride}"
+        return Pair(row["id"], what, float(row["duration_us"]), _placed(kernel, dy[0], row, target))
+
+    return collect(_rows(data, "Conv2DBackpropInput", "FusionOp_Conv2DBackpropInput"), predict)
+
+
+def products(data: Path) -> Sample:
+    """Matrix products in FRACTAL_NZ, with what is fused behind them; which side is transposed follows from the sizes."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        shapes = parse_shapes(row["input_shapes"])
+        (out,) = parse_shapes(row["output_shapes"])[:1]
+        a, b = shapes[:2]
+        m, n = out[-3] * 16, out[-4] * 16
+        straight = a[-3] * 16 == m and (b[-4] * 16 == n or b[-3] * 16 == n)
+        k = (a[-4] if straight else a[-3]) * 16
+        turned_a = a[-3] * 16 != m or (a[-4] * 16 == m and b[-3] == a[-3] and b[-4] * 16 == n and a[-3] * 16 != m)
+        turned_b = not (b[-3] * 16 == k and b[-4] * 16 == n)
+        lead = tuple(out[:-4])
+        flags = ("adj_x1", "adj_x2") if lead else ("transpose_x1", "transpose_x2")
+
+        def stored(rows: int, columns: int) -> TensorDesc:
+            return TensorDesc((*lead, rows, columns), DType.FLOAT16, Format.ND, Format.FRACTAL_NZ, 16)
+
+        first = stored(k, m) if turned_a else stored(m, k)
+        second = stored(n, k) if turned_b else stored(k, n)
+        full = [shape for shape in shapes[2:] if len(shape) >= 4 and prod(shape) == prod(out)]
+        inputs = (first, second) if lead else (first, second, None)
+        extra = tuple(stored(m, n) for _ in full)
+        fused = _fused(row["op_type"], len(inputs), len(full))
+        kind = "BatchMatMulV2" if lead else "MatMulV2"
+        attrs = {flags[0]: turned_a, flags[1]: turned_b}
+        kernel = Kernel(kind, Engine.AICORE, (*inputs, *extra), (stored(m, n),), attrs, fused)
+        us = _placed(kernel, gcd(prod(lead), 1 << 30) if lead else 1, row, target)
+        return Pair(row["id"], f"{row['op_type']} {lead}{m}x{n}x{k}", float(row["duration_us"]), us)
+
+    return collect([row for row in _rows(data, "MatMul", "BatchMatMul", "FusionOp_MatMul", "FusionOp_BatchMatMul")], predict)
+
+
+def _rows(data: Path, *types: str) -> list[dict[str, str]]:
+    """Rows of these types, and of fused ones that begin so; doubtful ones are out."""
+    return [
+        row
+        for row in rows_of(data, FILE)
+        if row["trust"] != "C"
+        and (row["op_type"] in types or any(row["op_type"].startswith(name + "_") for name in types if "Fusion" in name))
+    ]
