@@ -130,12 +130,22 @@ def _second(node: Node, base: Node) -> Tensor:
     return tensor
 
 
+def _numbers(node: Node) -> int:
+    """Attributes of a node and its epilogue that are floating-point numbers."""
+    held = (node.attrs, *(item.attrs for item in node.fused))
+    return sum(isinstance(value, float) for attrs in held for value in attrs.values())
+
+
 class FuseElementwise(Rule):
     """A vector operator takes the element-wise operator behind it into its epilogue."""
 
-    def __init__(self, max_operands: int = 4) -> None:
+    def __init__(self, max_operands: int = 4, max_steps: int = 16, max_numbers: int = 8) -> None:
         self.max_operands = max_operands
         """Operands of the joined node: each takes its part of the unified buffer."""
+        self.max_steps = max_steps
+        """Operators of the joined node: a kernel holds only so much code."""
+        self.max_numbers = max_numbers
+        """Attributes of the joined node that are numbers: the kernel gets them in scalar registers."""
 
     def match(self, graph: Graph, node: Node) -> Nodes | None:
         if not is_elementwise(node) or len(node.outputs) != 1 or len(node.inputs) > 2 or node.op_type == "Cast":
@@ -161,6 +171,10 @@ class FuseElementwise(Rule):
         more = len(node.inputs) - 1 + sum(item.operand is not None for item in node.fused)
         if len(base.inputs) + more > self.max_operands:
             return f"together they have more than {self.max_operands} operands"
+        if len(base.fused) + len(node.fused) + 2 > self.max_steps:
+            return f"together they are more than {self.max_steps} operators"
+        if _numbers(base) + _numbers(node) > self.max_numbers:
+            return f"together they hold more than {self.max_numbers} numbers"
         if len(node.inputs) == 2:
             other = _second(node, base)
             small = other.is_const and other.desc.payload_bytes <= context.target.buffer_bytes["UB"] // 8
