@@ -30,6 +30,16 @@ def execution_order(problem: Problem) -> Offsets | None:
     return place(problem, by_birth(problem), best_fit=False)
 
 
+def greedy_by_area(problem: Problem) -> Offsets | None:
+    """Largest bytes x steps first, lowest gap."""
+    return place(problem, by_area(problem), best_fit=False)
+
+
+def first_fit_by_size(problem: Problem) -> Offsets | None:
+    """Largest first, lowest gap."""
+    return place(problem, by_size(problem), best_fit=False)
+
+
 def by_size(problem: Problem) -> list[int]:
     first, last, extents = problem.first, problem.last, problem.extents
     return sorted(range(len(problem)), key=lambda i: (-extents[i], first[i] - last[i], first[i], i))

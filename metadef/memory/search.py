@@ -23,9 +23,11 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
     "greedy-by-size": heuristics.greedy_by_size,
     "greedy-by-breadth": heuristics.greedy_by_breadth,
     "execution-order": heuristics.execution_order,
+    "greedy-by-area": heuristics.greedy_by_area,
+    "first-fit-by-size": heuristics.first_fit_by_size,
     "block-pool": heuristics.block_pool,
 }
-QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth")
+QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
 SMALL_BODIES = 40
