@@ -303,6 +303,7 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "vector_traces_910": profiled_vectors(is_expressible, "trace", file="op_trace_910_gen1"),
     "conv_910": training.convolutions,
     "conv_dx_910": training.input_gradients,
+    "conv_dw_910": training.filter_gradients,
     "matmul_910": training.products,
     "networks_310p3": networks,
 }

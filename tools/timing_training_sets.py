@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from metadef.cost.cube_view import B_SHARE
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc
 from metadef.kernel import CubeTile, Engine, FusedOp, Kernel
@@ -137,6 +138,41 @@ def input_gradients(data: Path) -> Sample:
         return Pair(row["id"], what, float(row["duration_us"]), _placed(kernel, dy[0], row, target))
 
     return collect(_rows(data, "Conv2DBackpropInput", "FusionOp_Conv2DBackpropInput"), predict)
+
+
+def filter_gradients(data: Path) -> Sample:
+    """Gradients by the filter: channels of dY by taps and channels of x, summed over all pixels.
+
+    Samples go to cores as far as block_dim and batch divide, which add their sums up in memory; the rest cuts columns.
+    """
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        window = _window(row)
+        if window is None:
+            return None
+        kh, kw, stride = window
+        dy, x = parse_shapes(row["input_shapes"])[:2]
+        m, n, pixels = dy[1] * dy[4], kh * kw * x[1] * x[4], -(-dy[2] * dy[3] // 16) * 16
+        block_dim, batch = int(float(row["block_dim"])), dy[0]
+        samples = max(part for part in range(1, block_dim + 1) if block_dim % part == 0 and part <= batch)
+        share = min(1.0, stride * stride / (kh * kw))
+
+        def kernel(depth: int) -> Kernel:
+            first = TensorDesc((depth, m), DType.FLOAT16, Format.ND, Format.FRACTAL_NZ, 16)
+            second = TensorDesc((depth, n), DType.FLOAT16, Format.ND, Format.FRACTAL_NZ, 16)
+            result = TensorDesc((m, n), DType.FLOAT, Format.ND, Format.FRACTAL_NZ, 16)
+            attrs = {"transpose_x1": True, "transpose_x2": False, B_SHARE: share}
+            return Kernel("MatMulV2", Engine.AICORE, (first, second, None), (result,), attrs)
+
+        part = kernel(-(-batch // samples) * pixels)
+        tile = choose_cube_kernel(part, target, block_dim=block_dim // samples)[0].tile
+        assert isinstance(tile, CubeTile)
+        whole = replace(kernel(batch * pixels), tile=replace(tile, split_k=samples))
+        pieces = tile.split_m * tile.split_n * samples
+        us = kernel_us(replace(whole, block_dim=pieces), target, "trace", cold=False)
+        return Pair(row["id"], f"dw {x} {m} {kh}x{kw}/{stride}", float(row["duration_us"]), us)
+
+    return collect(_rows(data, "Conv2DBackpropFilter"), predict)
 
 
 def products(data: Path) -> Sample:

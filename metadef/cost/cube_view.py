@@ -20,6 +20,8 @@ from metadef.op import CostClass, get_op
 from metadef.ops.geometry import ConvGeometry, MatMulGeometry
 from metadef.target import Target
 
+B_SHARE = "b_share"
+"""Attribute of a timing-only product: see ``CubeView.b_share``."""
 BY_PIXEL_RATE = 32.0
 """Bytes per cycle of a load3d that fetches pixel by pixel."""
 RESIDENTS = ("", "a", "b", "a_panel", "b_panel")
@@ -69,7 +71,8 @@ class CubeView:
     ``a_channels`` is how many elements of K one input pixel holds (``k`` for a matrix product); ``x_path`` are the DMA
     paths; ``shared_b`` says that all products of the batch read one B; ``extra_bytes`` are bytes an element of each
     epilogue operand that has the result's shape; ``out_bytes`` is the result's element. ``turned_*`` operands lie across
-    the order that L0 wants and are transposed on the way from L1.
+    the order that L0 wants and are transposed on the way from L1. ``b_share`` is how many bytes of B a load moves
+    per byte that L0 gets: below one where B is an image whose taps are laid out on the way from L1 (filter gradients).
     """
 
     dtype: DType
@@ -92,6 +95,7 @@ class CubeView:
     macs: int
     turned_a: bool = False
     turned_b: bool = False
+    b_share: float = 1.0
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target) -> CubeView:
@@ -252,6 +256,7 @@ def _matmul_view(kernel: Kernel, target: Target) -> CubeView:
         shared_a=count > 1 and a.elements == g.m * g.k,
         shared_b=count == 1 or b.elements == g.k * g.n,
         macs=g.macs,
+        b_share=float(kernel.attrs.get(B_SHARE, 1.0)),
         turned_a=bool(kernel.attrs.get("transpose_x1", kernel.attrs.get("adj_x1"))),
         turned_b=b.format is Format.FRACTAL_NZ and not kernel.attrs.get("transpose_x2", kernel.attrs.get("adj_x2")),
         **_common(kernel, 3),

@@ -344,6 +344,7 @@ class CubePlan(NamedTuple):
     epilogue_calls: int
     call_cycles: int
     extra_bytes: int
+    b_share: float
 
 
 RESIDENT_NONE, RESIDENT_PANEL, RESIDENT_ALL, RESIDENT_SHARED = 0, 1, 2, 3
@@ -563,7 +564,7 @@ def _load(
         pieces = _pieces(plan.a_rows_by, stop - start, 0, depth * plan.channels // plan.k_total, plan.c0)
     else:
         columns = min(plan.n0, plan.n - nt * plan.n0)
-        amount = float(depth * columns * plan.size)
+        amount = depth * columns * plan.size * plan.b_share
         pieces = _pieces(plan.b_rows_by, 0, columns, depth, plan.c0)
     _move(row, moves[operand], amount, pieces)
     _set(row, 0, base + slot, pending)

@@ -116,7 +116,7 @@ def _loads(
     b_times = np.where(b_once, 1, tm)
     b_images = np.where(is_b & view.shared_b, 1, images)
     a_bytes = images * np.where(is_a, a_all, tm * a_tile) * np.where(is_a, 1, a_times)
-    b_bytes = b_images * b_all * b_times
+    b_bytes = b_images * b_all * b_times * view.b_share
     cycles: Array = 0.0
     share = np.minimum(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
     same = target.value("alignment.same_line_l1") - 1

@@ -276,7 +276,7 @@ def _cube_stream(
         1 / target.path("L1->BT").bytes_per_cycle if target.has_fixpipe else 1 / target.value("vector.repeat_bytes"),
         int(target.has_fixpipe), _out_bytes(view, tile),
         0.0 if target.has_fixpipe else float(target.path("L0C->UB").bytes_per_cycle),
-        slope, calls, target.value("vector.dependent_call_cycles"), sum(view.extra_bytes),
+        slope, calls, target.value("vector.dependent_call_cycles"), sum(view.extra_bytes), view.b_share,
     )  # fmt: skip
     moves = _cube_moves(kernel, view, tile, piece, target, memory, start, (a_mode, b_mode))
     events = 2 * (a_slots + b_slots + plan.l0_slots + plan.out_slots) + _REST_EVENTS
@@ -326,7 +326,7 @@ def _cube_moves(
     pieces = kernel.block_dim
     a_total = _a_loaded(view, piece, tile, start, modes[0]) * pieces
     b_times = {engine.RESIDENT_NONE: piece.batch * ceil_div(piece.m, tile.m0), engine.RESIDENT_SHARED: 1}
-    b_total = piece.k * piece.n * view.element_bytes * b_times.get(modes[1], piece.batch) * pieces
+    b_total = view.b_share * piece.k * piece.n * view.element_bytes * b_times.get(modes[1], piece.batch) * pieces
     inner = a if _modes(view, tile, target)[0] else b
     lost = max(0.0, 1 - target.value("memory.l2_bytes") / max(inner.payload_bytes, 1))
 
