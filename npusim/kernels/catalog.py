@@ -33,14 +33,14 @@ def common_kernels() -> list[str]:
         names += [f"pool:{dtype}:{c0}:{kind}" for c0 in (8, 16) for kind in ("max", "avg")]
         names += [f"softmax:{dtype}:{dtype}:plain", f"softmax:{dtype}:{dtype}:log"]
         names += [f"layernorm:{dtype}:{dtype}:{dtype}:layer"]
-        names += [f"map:{dtype}:{dtype}:{name}(x0)" for name in (*_UNARY, *_MORE_UNARY)]
-        names += [f"map:{dtype},{dtype}:{dtype}:{name}(x0,x1)" for name in _BINARY]
-        names += [f"map:{dtype},{dtype}:{dtype}:relu(add(x0,x1))", f"map:{dtype}:{dtype}:clip(x0,p0,p1)"]
+        names += [f"flat:{dtype}:{dtype}:{name}(x0)" for name in (*_UNARY, *_MORE_UNARY)]
+        names += [f"{form}:{dtype},{dtype}:{dtype}:{name}(x0,x1)" for name in _BINARY for form in ("flat", "map")]
+        names += [f"flat:{dtype},{dtype}:{dtype}:relu(add(x0,x1))", f"flat:{dtype}:{dtype}:clip(x0,p0,p1)"]
         names += [
             f"reduce:{dtype}:{dtype}:{op}:{mode}" for op in ("sum", "mean", "max") for mode in ("along", "across")
         ]
         other = "f32" if dtype == "f16" else "f16"
-        names += [f"map:{dtype}:{other}:x0"]
+        names += [f"flat:{dtype}:{other}:x0"]
         for c0 in (8, 16):
             names += [f"transdata:{dtype}:{other}:{c0}:{way}" for way in ("to", "from")]
     names += [f"transdata:{raw}:{raw}:{c0}:{way}" for raw in ("i16", "i32") for c0 in (8, 16) for way in ("to", "from")]

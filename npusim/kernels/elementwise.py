@@ -3,7 +3,8 @@
 `elementwise` describes one as a Call. Operands are byte-strided views over a common shape of up to six dimensions
 (stride 0 broadcasts); dimensions that lie together are merged first. Writing over an operand of the same layout is
 allowed.
-Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` (see npusim.kernels.expressions).
+Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` (see npusim.kernels.expressions), and
+`flat:…` with the same parameters where all operands are one dense run: next to no work besides the elements' own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from npusim.kernels import expressions
 from npusim.kernels.desc import SIZE, Call, call, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import I64, LANES, RAW, Kernel, Val
+from npusim.kernels.ir import I1, I64, LANES, RAW, Kernel, Val
 
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
@@ -105,13 +106,16 @@ def elementwise(
         total *= n
     per_element_us = 1.0e-3 if any(f"{name}(" in expression for name in _SLOW) else 1.5e-4
     parts = split_count(total * per_element_us, max(1, total // 64))
+    flat = total == dims[-1] and all(steps[-1] == SIZE[v.dtype] for v, steps in zip(views, strides, strict=True))
+    if flat:
+        dims = [total]
     axis, chunk = split_axis(dims, parts, 64)
-    fields: list[int | float] = [axis, chunk, *dims, int(saturate)]
+    fields: list[int | float] = [chunk, total, int(saturate)] if flat else [axis, chunk, *dims, int(saturate)]
     for view, steps in zip(views, strides, strict=True):
-        fields += [view.address, *steps]
+        fields += [view.address] if flat else [view.address, *steps]
     fields += [float(p) for p in parameters]
-    name = f"map:{','.join(v.dtype for v in inputs)}:{out.dtype}:{expression.replace(' ', '')}"
-    return call(name, -(-dims[axis] // chunk) if total else 0, 0, fields)
+    parameter_text = f"{','.join(v.dtype for v in inputs)}:{out.dtype}:{expression.replace(' ', '')}"
+    return call(f"{'flat' if flat else 'map'}:{parameter_text}", -(-dims[axis] // chunk) if total else 0, 0, fields)
 
 
 @dataclass
@@ -123,15 +127,18 @@ class _Operand:
     base: Val
     spare: Val
     strides: list[Val]
-    rows: list[Val]
+    held: Val
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `map:<inputs>:<output>:<expression>`."""
+    """Emit `map:<inputs>:<output>:<expression>` or `flat:…`."""
     ins, target, expression = parameters.split(":")
     dtypes = [*(ins.split(",") if ins else []), target]
     for size in sorted({SIZE[d] for d in dtypes}):
         emit_lane_copy(k, size)
+    if family == "flat":
+        _emit_flat(k, dtypes, expression)
+        return
     with k.main() as (desc, part, _ctx):
         dims, lo = split_box(k, desc, part, _SPLIT, _CHUNK, _DIMS, RANK)
         operands = []
@@ -140,11 +147,31 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             strides = [k.field(desc, first + 1 + a) for a in range(RANK)]
             shift = lo * k.load(desc + 8 * (first + 1) + k.field(desc, _SPLIT) * 8)
             spare = k.alloca(LANES * 8)
-            operands.append(_Operand(dtype, first, k.field(desc, first) + shift, spare, strides, []))
+            operands.append(_Operand(dtype, first, k.field(desc, first) + shift, spare, strides, k.const(0, I1)))
         flag = k.field(desc, _SATURATE)
         end = _OPERANDS + len(dtypes) * _OPERAND_FIELDS
-        scalars = {f"p{i}": k.splat(k.float_field(desc, end + i)) for i in range(8) if f"p{i}" in expression}
-        _emit_nest(k, flag, dims, operands, expression, scalars, 0)
+        _emit_nest(k, flag, dims, operands, expression, _scalars(k, desc, end, expression), 0)
+
+
+def _scalars(k: Kernel, desc: Val, first: int, expression: str) -> dict[str, Val]:
+    """The expression's parameters, which begin at a descriptor field."""
+    return {f"p{i}": k.splat(k.float_field(desc, first + i)) for i in range(8) if f"p{i}" in expression}
+
+
+def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str) -> None:
+    """Descriptor: chunk, elements, saturation, addresses, parameters."""
+    with k.main() as (desc, part, _ctx):
+        lo = part * k.field(desc, 1)
+        count = k.minimum(k.field(desc, 2) - lo, k.field(desc, 1))
+        flag, never = k.field(desc, 3), k.const(0, I1)
+        operands = []
+        for number, dtype in enumerate(dtypes):
+            base, size = k.field(desc, 4 + number) + lo * SIZE[dtype], k.const(SIZE[dtype])
+            operands.append(_Operand(dtype, number, base, k.alloca(LANES * 8), [size, size], never))
+        scalars = _scalars(k, desc, 4 + len(dtypes), expression)
+        steps = [k.const(LANES * SIZE[dtype]) for dtype in dtypes]
+        _emit_blocks(k, flag, count >> 4, steps, operands, expression, scalars)
+        _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
 
 
 def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int) -> tuple[list[Val], Val]:
@@ -176,33 +203,48 @@ def _emit_nest(
 def _emit_plane(
     k: Kernel, flag: Val, dims: list[Val], operands: list[_Operand], text: str, scalars: dict[str, Val]
 ) -> None:
-    """The last two dimensions. Rows of just 16 elements (a channel block) are the blocks of one long row."""
-    short = dims[1].eq(LANES)
+    """The last two dimensions. Rows of just 16 or 8 elements (a channel block) are blocks of one long row."""
+    whole, paired = dims[1].eq(LANES), dims[1].eq(LANES // 2)
     for o in operands:
-        outer, inner = o.strides[-2:]
-        short = short & (inner.eq(SIZE[o.dtype]) | (inner.eq(0) & outer.eq(0)))
+        (outer, inner), size = o.strides[-2:], SIZE[o.dtype]
+        whole = whole & (inner.eq(size) | (inner.eq(0) & outer.eq(0)))
+        paired = paired & ((inner.eq(size) & (outer.eq(size * LANES // 2) | outer.eq(0))) | (inner.eq(0) & outer.eq(0)))
+    paired = paired & operands[-1].strides[-2].ne(0)
     saved = [o.base for o in operands]
-    with k.loop(k.select(short, 1, dims[0])) as i:
+    with k.loop(k.select(whole | paired, 1, dims[0])) as i:
         for o in operands:
             o.base = o.base + i * o.strides[-2]
-        simple = _spread_scalars(k, operands)
-        blocks = k.select(short, dims[0], k.select(simple, dims[1] >> 4, 0))
-        steps = [k.select(short, o.strides[-2], o.strides[-1] * LANES) for o in operands]
+        simple = _spread_scalars(k, operands, paired)
+        blocks = k.select(paired, dims[0] >> 1, k.select(whole, dims[0], k.select(simple, dims[1] >> 4, 0)))
+        steps = [
+            k.select(paired, o.strides[-2] * 2, k.select(whole, o.strides[-2], o.strides[-1] * LANES)) for o in operands
+        ]
         _emit_blocks(k, flag, blocks, steps, operands, text, scalars)
-        begin = k.select(short, LANES, k.select(simple, dims[1] & -LANES, 0))
+        # An odd row of eight is left over from the pairs.
+        odd = k.select(paired, dims[0] & 1, 0)
+        begin = k.select(whole, LANES, k.select(simple, dims[1] & -LANES, 0))
+        begin = k.select(paired, (1 - odd) * LANES, begin)
+        for o in operands:
+            o.base = o.base + odd * (dims[0] - 1) * o.strides[-2]
         _emit_rest(k, flag, begin, dims[1], operands, text, scalars)
     for o, base in zip(operands, saved, strict=True):
         o.base = base
 
 
-def _spread_scalars(k: Kernel, operands: list[_Operand]) -> Val:
-    """Fill the buffers of operands that are constant along the row; whether all others lie together."""
+def _spread_scalars(k: Kernel, operands: list[_Operand], paired: Val) -> Val:
+    """Fill the buffers of operands that are constant along the row, or the same in both rows of a pair.
+
+    Returns whether all others lie together.
+    """
     simple = operands[-1].strides[-1].eq(SIZE[operands[-1].dtype])
     for o in operands[:-1]:
-        step = o.strides[-1]
-        with k.when(step.eq(0)):
-            k.call(f"lanes{SIZE[o.dtype]}", o.base, 0, o.spare, SIZE[o.dtype], LANES)
-        simple = simple & (step.eq(0) | step.eq(SIZE[o.dtype]))
+        size, step = SIZE[o.dtype], o.strides[-1]
+        o.held = step.eq(0) | (paired & o.strides[-2].eq(0))
+        with k.when(o.held):
+            half = LANES // 2
+            k.call(f"lanes{size}", o.base, step, o.spare, size, half)
+            k.call(f"lanes{size}", o.spare, size, o.spare + half * size, size, half)
+        simple = simple & (step.eq(0) | step.eq(size))
     return simple
 
 
@@ -217,7 +259,7 @@ def _emit_blocks(
 ) -> None:
     """Whole blocks of 16 lanes straight from memory, `steps` bytes apart."""
     sources, out = operands[:-1], operands[-1]
-    starts = [k.select(o.strides[-1].eq(0), o.spare, o.base) for o in sources]
+    starts = [k.select(o.held, o.spare, o.base) for o in sources]
     together = blocks & -_UNROLL
     for begin, end, count in ((k.const(0), together, _UNROLL), (together, blocks, 1)):
         with k.loop(end, start=begin, step=count) as i:

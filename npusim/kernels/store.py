@@ -35,6 +35,7 @@ FAMILIES = {
     "packb": "npusim.kernels.matmul",
     "pool": "npusim.kernels.pool",
     "map": "npusim.kernels.elementwise",
+    "flat": "npusim.kernels.elementwise",
     "copy": "npusim.kernels.move",
     "gather": "npusim.kernels.move",
     "transdata": "npusim.kernels.transdata",

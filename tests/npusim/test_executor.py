@@ -36,17 +36,19 @@ def test_tasks_run_in_order_with_all_their_parts(threads: int) -> None:
 def test_many_small_tasks_and_empty_tables() -> None:
     x = np.zeros(5, np.float32)
     with Executor(2) as executor:
-        assert executor.run(task_table(increments(x, 20_000))).row == 20_000
+        tasks = increments(x, 20_000)
+        assert executor.run(task_table(tasks)).row == 20_000
         assert executor.run(np.zeros((0, 3), np.int64)).code == OK
         empty = np.zeros((0, 4), np.float32)
-        assert executor.run(task_table(increments(empty, 2))).code == OK
+        tasks = increments(empty, 2)
+        assert executor.run(task_table(tasks)).code == OK
     assert (x == 20_000).all()
 
 
 def test_steering_rows_and_trace() -> None:
     x, flag = np.zeros(4, np.float32), np.zeros(1, np.uint8)
-    ((kernel, parts, desc),) = task_table(increments(x, 1))
     keep = increments(x, 1)[0]
+    ((kernel, parts, desc),) = task_table([keep])
     row = keep.row()
     at = flag.ctypes.data
     table = np.array(

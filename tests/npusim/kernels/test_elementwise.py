@@ -160,6 +160,19 @@ def test_activations(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(got, twin(x.astype(np.float64)), rtol=3e-6, atol=3e-7, err_msg=expression)
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", ["f16", "i8"])
+def test_rows_of_one_channel_block(lanes: int, dtype: str, rng: np.random.Generator) -> None:
+    for pixels in (1, 2, 7, 50):
+        shape = (3, pixels, lanes)
+        x, channel, pixel, one = (
+            rng.integers(-9, 9, own).astype(DTYPES[dtype]) for own in (shape, (3, 1, lanes), (3, pixels, 1), (1, 1, 1))
+        )
+        for operands in ([x, channel], [channel, x], [x, pixel], [x, one], [channel, pixel]):
+            got = apply("sub(x0,x1)", operands, dtype, shape)
+            np.testing.assert_array_equal(got, operands[0] - operands[1])
+
+
 def test_merging() -> None:
     assert merged((2, 3, 1, 4), [(48, 16, 16, 4), (24, 8, 8, 2)]) == ([24], [[4], [2]])
     assert merged((2, 3, 4), [(0, 0, 4), (48, 16, 4)]) == ([6, 4], [[0, 4], [16, 4]])
