@@ -112,9 +112,22 @@ def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
     return MemoryState(share, access.written_back / max(stored, 1))
 
 
-def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool) -> float:
+class Microseconds(float):
+    """A predicted time; ``cause`` names what most of it is spent on."""
+
+    cause: str = ""
+
+
+def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool) -> Microseconds:
+    """Microseconds of a kernel on its own, launch included."""
     run = run_kernel(kernel, target, memory_of(kernel, target, cold=cold), protocol=protocol)
-    return run.cycles / target.clock_mhz
+    parts = {"launch": run.launch_cycles}
+    for name, count in run.core.why.items():
+        parts[name] = parts.get(name, 0) + count * run.waves
+    us = Microseconds(run.cycles / target.clock_mhz)
+    name = max(parts, key=lambda key: parts[key])
+    us.cause = f"{name} {parts[name] / max(run.cycles, 1):.0%}"
+    return us
 
 
 DTYPES = {

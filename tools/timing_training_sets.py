@@ -99,7 +99,13 @@ def convolutions(data: Path) -> Sample:
         kh, kw, stride = window
         x, (y, *_) = parse_shapes(row["input_shapes"])[0], parse_shapes(row["output_shapes"])
         pads = (*_pads(x[2], y[2], kh, stride), *_pads(x[3], y[3], kw, stride))
-        attrs = {"strides": (1, 1, stride, stride), "pads": pads, "dilations": (1,) * 4, "groups": 1, "data_format": "NCHW"}
+        attrs = {
+            "strides": (1, 1, stride, stride),
+            "pads": pads,
+            "dilations": (1,) * 4,
+            "groups": 1,
+            "data_format": "NCHW",
+        }
         inputs = (_blocked(x), _filter(y[1] * y[4], x[1] * x[4], kh, kw, x[4]), None)
         fused = _fused(row["op_type"], 3, 0)
         kernel = Kernel("Conv2D", Engine.AICORE, inputs, (_blocked(y),), attrs, fused)
@@ -205,7 +211,9 @@ def products(data: Path) -> Sample:
         us = _placed(kernel, gcd(prod(lead), 1 << 30) if lead else 1, row, target)
         return Pair(row["id"], f"{row['op_type']} {lead}{m}x{n}x{k}", float(row["duration_us"]), us)
 
-    return collect([row for row in _rows(data, "MatMul", "BatchMatMul", "FusionOp_MatMul", "FusionOp_BatchMatMul")], predict)
+    return collect(
+        [row for row in _rows(data, "MatMul", "BatchMatMul", "FusionOp_MatMul", "FusionOp_BatchMatMul")], predict
+    )
 
 
 def _rows(data: Path, *types: str) -> list[dict[str, str]]:
@@ -214,5 +222,7 @@ def _rows(data: Path, *types: str) -> list[dict[str, str]]:
         row
         for row in rows_of(data, FILE)
         if row["trust"] != "C"
-        and (row["op_type"] in types or any(row["op_type"].startswith(name + "_") for name in types if "Fusion" in name))
+        and (
+            row["op_type"] in types or any(row["op_type"].startswith(name + "_") for name in types if "Fusion" in name)
+        )
     ]

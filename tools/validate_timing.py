@@ -1,10 +1,12 @@
 """Compare predicted times with published measurements of real chips.
 
-    python tools/validate_timing.py [--data DIR] [--json] [--sets NAME ...] [--worst N] [--slow]
+    python tools/validate_timing.py [--data DIR] [--json] [--sets NAME ...] [--by file|chip|type] [--worst N]
+                                    [--plot FILE] [--constants] [--slow]
 
 Per set: ``rows`` used, ``coverage`` (share of the set's rows that could be expressed), ``median`` and ``p90`` of
-|predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman). Sets that
-compile whole networks run with --slow only.
+|predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman). ``--by`` gives
+the same figures per file, chip or operator type; their coverage counts every row of the file that is not doubtful.
+Sets that compile whole networks run with --slow only.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from timing_data import Pair
+from timing_figures import constant_counts, draw, figures, grouped, index_rows
 from timing_sets import SETS, SLOW, Sample
 
 DATA_VARIABLE = "NPUSIM_DATA"
@@ -31,75 +35,69 @@ def data_root(given: str | None = None) -> Path:
 
 def validate(data: Path, names: list[str] | None = None) -> dict[str, dict[str, Any]]:
     """Figures of each set by name."""
-    return {name: figures(SETS[name](data)) for name in names or [name for name in SETS if name not in SLOW]}
-
-
-def figures(sample: Sample) -> dict[str, Any]:
-    """rows, coverage, median, p90, bias and rank_correlation of a set (None where it has no rows)."""
-    pairs = sample.pairs
-    if not pairs:
-        empty = dict.fromkeys(("median", "p90", "bias", "rank_correlation"))
-        return {"rows": 0, "coverage": 0.0, **empty}
-    ratio = np.array([pair.predicted / pair.measured for pair in pairs])
-    error = np.abs(ratio - 1)
-    return {
-        "rows": len(pairs),
-        "coverage": round(len(pairs) / max(sample.total, 1), 4),
-        "median": round(float(np.median(error)), 4),
-        "p90": round(float(np.quantile(error, 0.9)), 4),
-        "bias": round(float(np.median(ratio)), 4),
-        "rank_correlation": rank_correlation([pair.measured for pair in pairs], [pair.predicted for pair in pairs]),
-    }
-
-
-def rank_correlation(left: list[float], right: list[float]) -> float | None:
-    """Spearman's rank correlation with ties sharing their mean rank; None below three rows."""
-    if len(left) < 3:
-        return None
-    ranks = []
-    for values in (left, right):
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        last = np.cumsum(counts)
-        ranks.append((last - (counts - 1) / 2)[inverse])
-    if min(np.std(part) for part in ranks) == 0:
-        return None
-    return round(float(np.corrcoef(*ranks)[0, 1]), 4)
+    samples = {name: SETS[name](data) for name in names or [name for name in SETS if name not in SLOW]}
+    return {name: figures(sample.pairs, sample.total) for name, sample in samples.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help=f"directory with measured/ (default: ${DATA_VARIABLE} or ../shared)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--sets", nargs="+", choices=sorted(SETS), help="only these sets")
-    parser.add_argument("--worst", type=int, default=0, help="list the rows with the largest errors of each set")
-    parser.add_argument("--slow", action="store_true", help="also the sets that compile whole networks")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     data = data_root(options.data)
     if not (data / "measured").is_dir():
         print(f"no measurements at {data}: set {DATA_VARIABLE} or pass --data", file=sys.stderr)
         return 2
     names = options.sets or [name for name in SETS if options.slow or name not in SLOW]
     result: dict[str, Any] = {"sets": {}}
+    samples: dict[str, Sample] = {}
     for name in names:
-        sample = SETS[name](data)
-        result["sets"][name] = row = figures(sample)
+        samples[name] = sample = SETS[name](data)
+        result["sets"][name] = row = figures(sample.pairs, sample.total)
         if not options.json:
-            print(f"{name:22s} " + "  ".join(f"{key} {value}" for key, value in row.items()))
-            _print_worst(sample, options.worst)
+            _print_row(name, row)
+            _print_worst(sample.pairs, options.worst)
+    pairs = [pair for sample in samples.values() for pair in sample.pairs]
+    if options.by:
+        groups = grouped(pairs, index_rows(data), options.by)
+        result[options.by] = {name: figures(*group) for name, group in groups.items()}
+        if not options.json:
+            for name, row in result[options.by].items():
+                _print_row(name, row)
+    if options.constants:
+        result["constants"] = constant_counts()
+        if not options.json:
+            for soc, (count, fitted) in result["constants"].items():
+                print(f"{soc:22s} {count} constants, {fitted} of them fitted")
     if options.json:
         print(json.dumps(result, indent=2))
+    if options.plot:
+        draw({name: sample.pairs for name, sample in samples.items()}, Path(options.plot))
     return 0
 
 
-def _print_worst(sample: Sample, count: int) -> None:
-    def error(index: int) -> float:
-        pair = sample.pairs[index]
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help=f"directory with measured/ (default: ${DATA_VARIABLE} or ../shared)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--sets", nargs="+", choices=sorted(SETS), help="only these sets")
+    parser.add_argument("--by", choices=("file", "chip", "type"), help="also figures per file, chip or operator type")
+    parser.add_argument("--worst", type=int, default=0, help="list the rows with the largest errors of each set")
+    parser.add_argument("--plot", help="picture of predicted against measured (png, svg, pdf)")
+    parser.add_argument("--constants", action="store_true", help="how many constants each chip has, and fitted ones")
+    parser.add_argument("--slow", action="store_true", help="also the sets that compile whole networks")
+    return parser
+
+
+def _print_row(name: str, row: dict[str, Any]) -> None:
+    print(f"{name:22s} " + "  ".join(f"{key} {value}" for key, value in row.items()))
+
+
+def _print_worst(pairs: list[Pair], count: int) -> None:
+    def error(pair: Pair) -> float:
         return abs(float(np.log(pair.predicted / pair.measured)))
 
-    for index in sorted(range(len(sample.pairs)), key=error, reverse=True)[:count]:
-        pair = sample.pairs[index]
-        ratio = pair.predicted / pair.measured
-        print(f"    {ratio:6.2f}  measured {pair.measured:10.1f}  predicted {pair.predicted:10.1f}  {pair.what}")
+    for pair in sorted(pairs, key=error, reverse=True)[:count]:
+        ratio, cause = pair.predicted / pair.measured, getattr(pair.predicted, "cause", "")
+        times = f"measured {pair.measured:10.1f}  predicted {pair.predicted:10.1f}"
+        print(f"    {ratio:6.2f}  {times}  {pair.what}" + (f"  [{cause}]" if cause else ""))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from metadef.cost.signatures import find_signature
 from metadef.dtype import DType
 from metadef.format import FRACTAL_ROWS, Format, TensorDesc, ceil_div, round_up
 from metadef.kernel import CubeTile, Kernel
-from metadef.op import CostClass, get_op
+from metadef.op import CostClass, find_op, get_op
 from metadef.ops.geometry import ConvGeometry, MatMulGeometry
 from metadef.target import Target
 
@@ -135,6 +135,12 @@ class CubeView:
         else:
             need = piece.k * piece.n * size + int(self.a_bytes(0, min(tile.m0, self.m)))
         return need <= target.buffer_bytes["L1"]
+
+
+def is_cube_kernel(kernel: Kernel) -> bool:
+    """Whether the cube computes it."""
+    opdef = find_op(kernel.op_type)
+    return opdef is not None and opdef.cost in (CostClass.CONV, CostClass.MATMUL)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,13 @@ def signature_kernel(
     largest = max(desc.payload_bytes for desc in (*inputs, *results))
     by_size = min(target.vector_cores, ceil_div(max(largest, 1), BYTES_PER_CORE), view.units // view.deal)
     return Kernel(
-        op_type, Engine.VECTOR, tuple(inputs), results, {}, algorithm=TIMING_ONLY, block_dim=block_dim or max(by_size, 1)
+        op_type,
+        Engine.VECTOR,
+        tuple(inputs),
+        results,
+        {},
+        algorithm=TIMING_ONLY,
+        block_dim=block_dim or max(by_size, 1),
     )
 
 
@@ -130,7 +136,9 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     if rows and signature.row_calls:
         listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
     loads, stores = _streams(kernel, _stored(big))
-    return VectorView(units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial)
+    return VectorView(
+        units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
+    )
 
 
 def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
@@ -147,7 +155,9 @@ def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView
         elif kernel.block_dim < target.vector_cores and amount > 150000 * kernel.block_dim:
             amount = 45000.0 * kernel.block_dim
     units = max(int(amount) // SLOT_BYTES, 1)
-    return VectorView(units, SLOT_BYTES // result.dtype.bytes, (), (Stream(0, amount),), (_listed(("dup",), target, 4),))
+    return VectorView(
+        units, SLOT_BYTES // result.dtype.bytes, (), (Stream(0, amount),), (_listed(("dup",), target, 4),)
+    )
 
 
 def _run(part: TensorDesc, whole: TensorDesc) -> int:
@@ -225,7 +235,9 @@ def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
         small = table.payload_bytes <= target.value("memory.l2_bytes")
         amount = min(table.payload_bytes, result.payload_bytes) if small else result.payload_bytes
         loads.append(Stream(0, amount, count, max(result.payload_bytes // count, 1)))
-    return VectorView(count, max(_stored(result) // count, 1), tuple(loads), (Stream(0, result.payload_bytes),), (picking,))
+    return VectorView(
+        count, max(_stored(result) // count, 1), tuple(loads), (Stream(0, result.payload_bytes),), (picking,)
+    )
 
 
 def _scattered(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
@@ -249,7 +261,9 @@ def _windows(kernel: Kernel, signature: Signature, target: Target) -> VectorView
     repeats = planes * taps * small.shape[2] * chunks
     loads, stores = _streams(kernel, max(_stored(desc) for desc in _descs(kernel)))
     units = planes * small.shape[2]
-    return VectorView(units, _stored(small) // units, loads, stores, (_listed(signature.work, target, width, repeats=repeats),))
+    return VectorView(
+        units, _stored(small) // units, loads, stores, (_listed(signature.work, target, width, repeats=repeats),)
+    )
 
 
 def _window_planes(kernel: Kernel) -> tuple[TensorDesc, TensorDesc | None]:

@@ -88,7 +88,9 @@ TABLE: tuple[Signature, ...] = (
     Signature(("ReluGrad", "TanhGrad"), ("compare", "select", "mul", "add")),
     Signature(("ReluGradV2",), _times(15)),
     Signature(("SigmoidGrad",), ("muls", "adds", "mul", "mul", *_times(7))),
-    Signature(("SigmoidCrossEntropyWithLogits",), ("abs", "muls", "exp", "adds", "ln", "max", "mul", "sub", *_times(2))),
+    Signature(
+        ("SigmoidCrossEntropyWithLogits",), ("abs", "muls", "exp", "adds", "ln", "max", "mul", "sub", *_times(2))
+    ),
     Signature(("SigmoidCrossEntropyWithLogitsGrad",), (*_SIGMOID, "sub", "mul", *_times(10))),
     Signature(("MaximumGrad", "MinimumGrad"), _times(19)),
     Signature(("GeLU",), _times(20, *_SIGMOID), fp32=True),
@@ -97,7 +99,9 @@ TABLE: tuple[Signature, ...] = (
     Signature(("Assign", "AssignAdd", "TensorMove"), ("copy",)),
     Signature(("AtomicAddrClean", "ZerosLike", "OnesLike", "MemSet"), (), moves=Moves.WRITTEN),
     # optimisers
-    Signature(("Adam",), ("muls", "mul", "muls", "add", "muls", "add", "muls", "sqrt", "adds", "div", "sub", *_times(6))),
+    Signature(
+        ("Adam",), ("muls", "mul", "muls", "add", "muls", "add", "muls", "sqrt", "adds", "div", "sub", *_times(6))
+    ),
     Signature(("ApplyRMSProp",), ("mul", "sub", "muls", "add", "sqrt", "div", "muls", "add", "sub", *_times(3))),
     Signature(("FusedMulApplyMomentum",), _times(22)),
     Signature(("LambApplyOptimizerAssign",), ("mul", "muls", "add", "muls", "add", *("div",) * 3, "sqrt", *_times(32))),

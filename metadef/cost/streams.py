@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from metadef.cost import engine
-from metadef.cost.cube_view import CubeView, Piece, piece_of
+from metadef.cost.cube_view import CubeView, Piece, is_cube_kernel, piece_of
 from metadef.cost.vector_view import Stream, VectorView, Work
 from metadef.error import ContractError
 from metadef.format import FRACTAL_ROWS, Format, ceil_div
 from metadef.kernel import Buffer, CubeTile, Kernel, VectorTile, WinogradTile
-from metadef.op import CostClass, find_op
 from metadef.target import Target
 
 BATCH_ROWS = 1 << 15
@@ -119,8 +118,7 @@ def kernel_streams(
         if smallest and least == piece:
             return None
         return _cube_stream(kernel, view, kernel.tile, least if smallest else piece, target, memory, smallest)
-    opdef = find_op(kernel.op_type)
-    if opdef is not None and opdef.cost in (CostClass.CONV, CostClass.MATMUL):
+    if is_cube_kernel(kernel):
         raise ContractError(f"{kernel.op_type} reached costing without a tile", expected="a CubeTile", got="none")
     vector = VectorView.of(kernel, target)
     tile = kernel.tile if isinstance(kernel.tile, VectorTile) else vector.as_tile(target)

@@ -317,7 +317,9 @@ def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> 
     again); rows of more than one repeat are reduced one by one, others several to a call."""
     reduces = name.startswith(("reduce_", "block_"))
     calls = rows * (_REDUCTION_CALLS if reduces and chunks > 1 else 1)
-    return Work(name, width, repeats=repeats, calls=0.0, all_calls=calls, columns=0 if reduces and chunks > 1 else chunks)
+    return Work(
+        name, width, repeats=repeats, calls=0.0, all_calls=calls, columns=0 if reduces and chunks > 1 else chunks
+    )
 
 
 def _odd_rows(target: Target, rows: float, row_elements: int) -> Work:
