@@ -19,7 +19,7 @@ from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST
-from npusim.kernels.plans import conv, matmul, move, pool, reduce, rows, slicing, storage, vector, winograd
+from npusim.kernels.plans import matmul, move, pool, reduce, rows, slicing, storage, transposed, vector, winograd
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
@@ -32,7 +32,7 @@ PLANNERS: dict[str, PlanFunction] = {
     "BroadcastToD": move.plan_broadcast,
     "ConcatD": slicing.plan_concat,
     "Conv2D": winograd.plan_convolution,
-    "Conv2DTransposeD": conv.plan_conv,
+    "Conv2DTransposeD": transposed.plan_transposed,
     "GatherV2": slicing.plan_gather,
     "GlobalAveragePool": pool.plan_pool,
     "Identity": move.plan_identity,
