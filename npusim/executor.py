@@ -58,7 +58,7 @@ class _State:
             self.contexts[thread * dp.CTX_FIELDS + dp.CTX_STATUS] = self.control[dp.STATUS_CODE :].ctypes.data
         self.control[dp.CONTEXTS] = self.contexts.ctypes.data
         # What a run sets and reads: a memoryview costs a third of NumPy's indexing.
-        self.words = memoryview(self.control)
+        self.words = self.control.data
         self.address: int = self.control.ctypes.data
         self.grow(1 << 18)
 

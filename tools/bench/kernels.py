@@ -1,22 +1,30 @@
 """Kernels against the machine's multiply-add peak and against ONNX Runtime, side by side in one run.
 
-    python tools/bench/kernels.py [peak] [conv] [matmul] [vector] [network] [--rounds N] [--threads N]
+    python tools/bench/kernels.py [peak] [conv] [matmul] [vector] [network] [--rounds N] [--threads N] [--json]
 
 One-thread figures are CPU time of the calling thread, contenders interleaved, median (minimum) of the rounds; the
 network on several threads is wall time. `ratio` is peer time / our time: above 1 we are faster. The share is our
 median against the best peak at the register width in use, timed in the same rounds. Ours is fp16 at rest, the peer
-fp32.
+fp32. --json prints one object with the load average, the peaks and all rows (times in us), and nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import io
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from npusim.executor import Executor
 from npusim.kernels import store
@@ -57,6 +65,8 @@ RESNET_CONVS = [
 ]
 MATMULS = [(128, 768, 768), (128, 768, 3072), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (1, 2048, 1000)]
 RNG = np.random.default_rng(0)
+ROWS: list[dict[str, Any]] = []
+"""What has been measured, for --json."""
 
 
 def interleave(
@@ -118,8 +128,11 @@ def compare(
     result = interleave(contenders, rounds, time.thread_time_ns)
     (ours, ours_best), (theirs, theirs_best) = result["ours"], result["peer"]
     rate = ""
+    row = {"name": name, "us": ours * 1e6, "peer_us": theirs * 1e6, "ratio": theirs / ours}
+    ROWS.append(row | {"ratio_least": theirs_best / ours_best})
     if flops:
         share = flops / ours / (peak.flops / result["peak"][1])
+        ROWS[-1] |= {"gflops": flops / ours / 1e9, "share": share}
         rate = f"{flops / ours / 1e9:5.0f} ({flops / ours_best / 1e9:5.0f}) GFLOP/s {share:4.0%} "
     times = f"{ours * 1e6:8.0f} ({ours_best * 1e6:8.0f}) us  {rate}"
     times += f"peer {theirs * 1e6:8.0f} ({theirs_best * 1e6:8.0f}) us"
@@ -304,6 +317,8 @@ def bench_network(rounds: int, threads: int) -> None:
         want = peer.run(None, feed)[0]
         error = np.abs(out - want).max() / np.abs(want).max()
         (ours, best), (theirs, their_best) = result["ours"], result["peer"]
+        row = {"name": f"ResNet-50 {count} thread(s)", "us": ours * 1e6, "peer_us": theirs * 1e6}
+        ROWS.append(row | {"ratio": theirs / ours, "ratio_least": their_best / best, "error": float(error)})
         print(
             f"ResNet-50 {count} thread(s), {label}: {ours * 1e3:.1f} ({best * 1e3:.1f}) ms, peer {theirs * 1e3:.1f} "
             f"({their_best * 1e3:.1f}) ms, ratio {theirs / ours:.2f} ({their_best / best:.2f}), error {error:.1e}"
@@ -316,12 +331,22 @@ def main() -> None:
     parser.add_argument("what", nargs="*", help="peak conv matmul vector network (all)")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    with contextlib.redirect_stdout(io.StringIO() if options.json else sys.stdout):
+        machine = run(options)
+    if options.json:
+        print(json.dumps(machine | {"rows": ROWS}, indent=2))
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print what was asked for; returns facts of the machine."""
     what = options.what or ["conv", "matmul", "vector", "network"]
     peaks = {lanes: Peak(lanes) for lanes in (8, 16)}
     peak = peaks[16] if host().wide else peaks[8]
+    machine = {"cpu": host().name, "load": os.getloadavg()[0], "peak_gflops": peak.gflops()}
     rates = f"256-bit {peaks[8].gflops():.0f}, 512-bit {peaks[16].gflops():.0f} GFLOP/s"
-    print(f"CPU {host().name}, load {os.getloadavg()[0]:.1f}; multiply-add peak of one thread: {rates}")
+    print(f"CPU {machine['cpu']}, load {machine['load']:.1f}; multiply-add peak of one thread: {rates}")
     if "conv" in what:
         bench_conv(options.rounds, peak)
     if "matmul" in what:
@@ -330,6 +355,7 @@ def main() -> None:
         bench_vector(options.rounds, peak)
     if "network" in what:
         bench_network(options.rounds, options.threads)
+    return machine
 
 
 if __name__ == "__main__":
