@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+import timing_training_sets as training
 from metadef.cost import engine
 from metadef.cost.run import run_stream, task_us
 from metadef.cost.streams import CoreStream, transfer
@@ -20,7 +21,6 @@ from metadef.kernel import Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
 from metadef.target import Target
 from npusim.timing.micro import add_tiles, read_copies
-import timing_training_sets as training
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 from timing_vector_sets import bench_vectors, is_expressible, is_loop, is_vendor_vector, profiled_vectors
 
@@ -153,7 +153,7 @@ def concats(data: Path) -> Sample:
         empty = np.zeros((0, len(engine.WORK)))
         stream = CoreStream(4, None, np.stack([load, store]), 1, empty, -(-tiles // cores), 1, 1, 0)
         run = run_stream(stream, target, cores)
-        us = task_us(run, target, cores, "trace")
+        us = task_us(run, target, cores, "trace") + target.value("launch.list_us")
         return Pair(row["id"], row["case"], float(row["p50_us"]), us)
 
     return collect(rows_of(data, "concat_dma_910b"), predict)
@@ -163,17 +163,25 @@ def concats(data: Path) -> Sample:
 
 
 def matmul_kernel(
-    m: int, n: int, k: int, dtype: DType, target: Target, *, batch: tuple[int, ...] = (), out: DType | None = None
-) -> Kernel:
-    """A product in plain layout with the compiler's own tile."""
+    m: int, n: int, k: int, dtype: DType, target: Target, *, batch: tuple[int, ...] = (), out: DType | None = None,
+    turned: tuple[bool, bool] = (False, False), block_dim: int | None = None,
+) -> Kernel:  # fmt: skip
+    """A product in plain layout with the compiler's own tile; ``turned`` operands are stored transposed."""
     kind, flags = ("BatchMatMulV2", ("adj_x1", "adj_x2")) if batch else ("MatMulV2", ("transpose_x1", "transpose_x2"))
     a, b, c = (
-        make_desc((*batch, m, k), dtype),
-        make_desc((*batch, k, n), dtype),
+        make_desc((*batch, k, m) if turned[0] else (*batch, m, k), dtype),
+        make_desc((*batch, n, k) if turned[1] else (*batch, k, n), dtype),
         make_desc((*batch, m, n), out or dtype),
     )
-    kernel = Kernel(kind, Engine.AICORE, (a, b), (c,), dict.fromkeys(flags, False))
-    return choose_cube_kernel(kernel, target)[0]
+    kernel = Kernel(kind, Engine.AICORE, (a, b), (c,), dict(zip(flags, turned)))
+    return choose_cube_kernel(kernel, target, block_dim=block_dim)[0]
+
+
+def _example_cores(row: dict[str, str]) -> str:
+    """Cores of the quantised product examples without a split of K: one for each of their 128 x 256 tiles."""
+    if row["impl"] != "catlass_quant":
+        return ""
+    return str(-(-int(row["m"]) // 128) * -(-int(row["n"]) // 256))
 
 
 def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
@@ -186,6 +194,7 @@ def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
             "out": row["dtype"].split("_")[-1],
             "form": form,
             "batch": "",
+            "cores": _example_cores(row),
         }
     for row in rows_of(data, "op_profiler_910b"):
         if row["op_type"] not in ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2"):
@@ -195,9 +204,10 @@ def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
         k = prod(a) // prod(c[:-1])
         form = "loop" if row["source"] == "bobby_microbench" else "trace"
         dtype = row["input_dtypes"].split(";")[0]
+        turned = f"{int(a[-1] != k)}{int(b[-1] == k and b[-2] == c[-1])}"
         yield {
             **row, "dtype": dtype, "out": dtype, "form": form, "batch": ",".join(map(str, c[:-2])), "m": str(c[-2]),
-            "n": str(c[-1]), "k": str(k),
+            "n": str(c[-1]), "k": str(k), "turned": turned, "cores": row["block_dim"],
         }  # fmt: skip
     for row in rows_of(data, "op_bench_cases"):
         if row["op_type"] != "gemm" and "atmul" not in row["op_type"] and "matrix_mult" not in row["op_type"]:
@@ -226,7 +236,11 @@ def matmuls(dtypes: tuple[str, ...]) -> Callable[[Path], Sample]:
             m, n, k = (int(row[name]) for name in "mnk")
             batch = tuple(int(size) for size in row["batch"].split(",") if size)
             out = {"float32": DType.FLOAT}.get(row["out"], DType.FLOAT16 if dtype is DType.INT8 else dtype)
-            kernel = matmul_kernel(m, n, k, dtype, target, batch=batch, out=out)
+            turned = tuple(flag == "1" for flag in row.get("turned", "00"))
+            cores = int(float(row["cores"])) if row.get("cores") else None
+            kernel = matmul_kernel(
+                m, n, k, dtype, target, batch=batch, out=out, turned=(turned[0], turned[1]), block_dim=cores
+            )
             us = kernel_us(kernel, target, row["form"], cold=row["form"] == "benchmark")
             return Pair(row["id"], f"{row['soc']} {batch}{m}x{n}x{k} {row['dtype']}", float(row["duration_us"]), us)
 

@@ -182,7 +182,7 @@ def filter_gradients(data: Path) -> Sample:
 
 
 def products(data: Path) -> Sample:
-    """Matrix products in FRACTAL_NZ, with what is fused behind them; which side is transposed follows from the sizes."""
+    """Matrix products in FRACTAL_NZ, with what is fused behind them; the sizes tell which side is transposed."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         shapes = parse_shapes(row["input_shapes"])

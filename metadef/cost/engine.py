@@ -287,6 +287,8 @@ WORK = ("pipe", "first", "slope", "amount", "by_unit", "calls", "unit_calls", "c
 ``conflict`` is cycles a repeat lost to banks, ``unit_odd`` cycles a unit lost to rows off 32 bytes."""
 W_PIPE, W_FIRST, W_SLOPE, W_AMOUNT, W_BY_UNIT, W_CALLS, W_UNIT_CALLS, W_CONFLICT, W_ODD = range(9)
 
+ND_ROW = 256
+"""Elements of a row that the fixpipe writes as one burst when it turns fractals into rows."""
 REPEAT_BYTES = 256
 LINE_BYTES = 512
 BLOCK_BYTES = 32
@@ -638,6 +640,8 @@ def _tile_tail(
     kept = max(min(height, plan.m_limit - start), 1)
     columns = min(plan.n0, plan.n - nt * plan.n0)
     pieces = _pieces(int(moves[OUT_OPERAND, T_UNIT_ROWS]), kept, columns, 0, plan.c0)
+    if int(moves[OUT_OPERAND, T_UNIT_ROWS]) == ROWS_M:
+        pieces *= -(-columns // ND_ROW)
     if plan.fixpipe:
         row = _row(rows, count, FIXPIPE, int(moves[OUT_OPERAND, T_PATH]))
         _wait(row, 0, out + slot, pending)

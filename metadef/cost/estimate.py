@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from metadef.cost.engine import ND_ROW
 from metadef.cost.cube_view import RESIDENTS, CubeView
 from metadef.format import FRACTAL_ROWS
 from metadef.target import Target
@@ -161,7 +162,7 @@ def _result(target: Target, view: CubeView, count: Array, tiles: CubeCandidates,
     elements = images * m * n
     if target.has_fixpipe:
         path = target.path("L0C->GM NZ2ND" if view.plain_out else "L0C->GM")
-        rows = images * m * _ceil(n, tiles.n0) * path.burst_cycles if view.plain_out else 0
+        rows = images * m * _ceil(n, np.minimum(tiles.n0, ND_ROW)) * path.burst_cycles if view.plain_out else 0
         return np.maximum(elements * 4 / path.sustained_bytes_per_cycle, rows) + count * path.latency_cycles
     to_ub, to_gm = target.path("L0C->UB"), target.path("UB->GM")
     repeats = elements * 4 / target.value("vector.repeat_bytes")

@@ -1,4 +1,4 @@
-"""Timing-only kernels as vector views: streams, instructions and units from a :class:`metadef.cost.signatures.Signature`.
+"""Timing-only kernels as vector views: streams, instructions and units from a ``metadef.cost.signatures.Signature``.
 
 :func:`signature_kernel` makes a kernel of one from descriptors alone, as they stand in a profile.
 """
@@ -173,8 +173,8 @@ def _run(part: TensorDesc, whole: TensorDesc) -> int:
 def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     """Slices, splits, concatenations, tiles: contiguous runs by DMA; short ones one element or one block at a time.
 
-    Where the DMA cannot pad, runs below 512 bytes off 32 bytes are picked by scalar code out of whole rows; of rows that
-    fit a few blocks all columns are turned around by transposing instructions instead.
+    Where the DMA cannot pad, runs below 512 bytes off 32 bytes are picked by scalar code out of whole rows; of rows
+    that fit a few blocks all columns are turned around by transposing instructions instead.
     """
     descs = _descs(kernel)
     whole = max(descs, key=_stored)
@@ -242,7 +242,7 @@ def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
 
 def _scattered(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     """Rows added into a table by index: each is read, added and written back alone."""
-    data, indices, table = kernel.inputs[0], kernel.inputs[1], kernel.outputs[0]
+    data, indices = kernel.inputs[:2]
     assert data is not None and indices is not None
     count = max(_stored(indices), 1)
     picking = Work("copy", 4, calls=0.0, scalar_cycles=float(4 * count * target.value("vector.pick_cycles")))

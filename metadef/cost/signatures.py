@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
 TIMING_ONLY = "timing only"
 """``Kernel.algorithm`` of such operators."""
 

@@ -22,8 +22,9 @@ def time_program(
     """Cycles, bytes and causes of every executed task.
 
     ``trace`` lists the ids of the tasks that ran, in order (default: all). ``protocol`` chooses the start cost of cores
-    (graph: a sunk graph that repeats; trace: host-driven steps; benchmark; loop). ``steady`` times a repeated run: L2 starts with what the run before left, except for the
-    graph's inputs, which the host has just written to memory; else L2 starts empty.
+    (graph: a sunk graph that repeats; trace: host-driven steps; benchmark; loop). ``steady`` times a repeated run: L2
+    starts with what the run before left, except for the graph's inputs, which the host has just written to memory; else
+    L2 starts empty.
 
     Raises:
         ContractError: a task carries no tile. TargetError: the chip lacks what a kernel uses.
