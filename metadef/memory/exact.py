@@ -21,7 +21,7 @@ from metadef.memory.exact_kernel import (
 from metadef.memory.problem import Problem
 
 VISITS_PER_S = 250_000_000
-"""Work in a second of budget: a placement visits the sections of all bodies, and the bodies some ten times (measured)."""
+"""Work in a second of budget: a placement visits all bodies' sections, and the bodies some ten times (measured)."""
 
 FIRST_LIMIT = 2_500
 """Placements tried before the next order of ranks gets its turn; doubled after each round of all."""

@@ -75,7 +75,18 @@ def test_branches_loops_and_streams_are_safe(schedule: Schedule):
     assert plan.theory_min <= plan.total_size <= plan.no_reuse
 
 
-@pytest.mark.parametrize("method", ["greedy-by-breadth", "execution-order", "block-pool", "hill-climb", "exact"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "greedy-by-breadth",
+        "greedy-by-area",
+        "first-fit-by-size",
+        "execution-order",
+        "block-pool",
+        "hill-climb",
+        "exact",
+    ],
+)
 def test_every_planner_is_safe(method: str):
     schedule = residual_network()
     plan = plan_memory(schedule, method=method, budget_s=0.05)
