@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from metadef.dtype import DType
 from metadef.error import InferError, LabError, ModelError, OperatorError, UsageError
-from metadef.frontend.onnx import CAPTURED, load_onnx
+from metadef.frontend.onnx import load_onnx
+from metadef.frontend.onnx_write import CAPTURED
 from metadef.graph import Graph
 from metadef.legalize import legalize
 from metadef.ops.evaluate import evaluate
