@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 from metadef.cost.signature_view import signature_kernel
@@ -87,11 +88,15 @@ def profiled_vectors(
 
     def build(data: Path) -> Sample:
         def predict(row: dict[str, str], target: Target) -> Pair | None:
+            outputs = "" if row["output_shapes"] == "N/A" else row["output_shapes"]
             types = row["input_dtypes"].split(";"), row["output_dtypes"].split(";")
+            if row["output_shapes"] == "N/A":
+                types = types[0], types[0][:3]
+                outputs = ";".join(row["input_shapes"].split(";")[:3])
             if any(name not in DTYPES for part in types for name in part if name):
                 return None
             formats = row["input_formats"].split(";"), row["output_formats"].split(";")
-            shapes = parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"])
+            shapes = parse_shapes(row["input_shapes"]), parse_shapes(outputs)
             sides = [
                 [stored_desc(shape, DTYPES[dtype], fmt, target) for shape, dtype, fmt in zip(*parts) if dtype]
                 for parts in zip(shapes, types, formats)
@@ -108,17 +113,67 @@ def profiled_vectors(
             # A sum of fp32 and bf16 accumulates gradients, which come from all over the step.
             flat = flat or {"FLOAT", "DT_BF16"} <= set(types[0])
             what = f"{row['op_type']} {row['input_shapes']}"
-            return Pair(row["id"], what, float(row["duration_us"]), kernel_us(kernel, target, form, cold=cold or flat))
+            us = kernel_us(kernel, target, form, cold=cold or flat)
+            if row["op_type"].startswith("Foreach"):
+                us += target.value("launch.foreach_us")
+            return Pair(row["id"], what, float(row["duration_us"]), us)
 
         return collect([row for row in rows_of(data, file) if keep(row)], predict)
 
     return build
 
 
+_FUSED = {
+    "foreach_norm": "ForeachNorm", "foreach_addcdiv_scalar": "ForeachAddcdiv", "apply_adam_w": "ApplyAdamW",
+    "swi_glu": "SwiGlu", "dynamic_quant": "DynamicQuant", "add_rms_norm_dynamic_quant": "AddRmsNormDynamicQuant",
+    "multi_add_rms_norm_dynamic_quant": "AddRmsNormDynamicQuant", "dequant_swiglu_quant": "DequantSwigluQuant",
+    "group_norm": "GroupNorm", "moe_re_routing": "MoeReRouting", "moe_finalize_routing": "MoeFinalizeRouting",
+    "exp": "AbsScaleExp",
+}  # fmt: skip
+
+
+def _fused_case(row: dict[str, str], target: Target) -> Pair | None:
+    """A kernel that exists as a timing-only signature; tensor lists count as one tensor of all elements."""
+    dtype = DTYPES.get(row["input_dtypes"].split(";")[0])
+    if dtype is None:
+        return None
+    lists = row["input_shapes"].strip("[").split("];[") if "[" in row["input_shapes"] else None
+    shapes = parse_shapes(row["input_shapes"].replace("[", "").replace("]", ""))
+    if lists is not None and row["op_type"].startswith("foreach"):
+        shapes = [(sum(prod(shape) for shape in parse_shapes(part.strip("[]"))),) for part in lists]
+    name, attrs = _FUSED[row["op_type"]], dict(part.split("=") for part in row["attrs"].split(";") if "=" in part)
+    first = shapes[0]
+    if name == "GroupNorm":
+        groups = int(attrs.get("num_groups", 32))
+        shapes[0] = first = (first[0] * groups, prod(first[1:]) // groups)
+    result, kind = first, dtype
+    if name in ("SwiGlu", "DequantSwigluQuant"):
+        result = (*first[:-1], first[-1] // 2)
+    if "Quant" in name:
+        kind = DType.INT8
+    if name == "MoeFinalizeRouting":
+        result = shapes[2]
+    inputs = [TensorDesc(shape, dtype) for shape in shapes if shape]
+    outputs = [TensorDesc(result, kind)]
+    if name == "AddRmsNormDynamicQuant":
+        outputs.append(TensorDesc(first, dtype))
+    if name == "ApplyAdamW":
+        outputs = inputs[:3]
+    if name == "ForeachNorm":
+        outputs = []
+    kernel = signature_kernel(name, inputs, outputs, target)
+    us = kernel_us(kernel, target, "benchmark", cold=True)
+    if name.startswith("Foreach"):
+        us += target.value("launch.foreach_us")
+    return Pair(row["id"], f"{row['op_type']} {row['input_shapes']} {dtype}", float(row["duration_us"]), us)
+
+
 def bench_vectors(data: Path) -> Sample:
     """Vector operators of benchmark suites, one kernel each, operands cold."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
+        if row["op_type"] in _FUSED:
+            return _fused_case(row, target)
         if row["op_type"] not in _ALIASES or "[" in row["input_shapes"]:
             return None
         dtype = DTYPES.get(row["input_dtypes"].split(";")[0])

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from metadef.cost.engine import ND_ROW
 from metadef.cost.cube_view import RESIDENTS, CubeView
+from metadef.cost.engine import ND_ROW
 from metadef.format import FRACTAL_ROWS
 from metadef.target import Target
 

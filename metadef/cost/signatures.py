@@ -70,8 +70,19 @@ def _times(count: int, *rest: str) -> tuple[str, ...]:
 
 
 _SIGMOID = ("muls", "exp", "adds", "div")
-_PLANE_ROWS = {"rows": Rows.PLANES, "deal": Deal.SAMPLES, "fp32": True}
-_LAST_ROWS = {"rows": Rows.LAST, "deal": Deal.ROWS}
+
+
+def _planes(
+    types: tuple[str, ...], work: tuple[str, ...], calls: int, *, wide: tuple[str, ...] = (), serial: bool = False
+) -> Signature:
+    """Kernels over planes of NC1HWC0 in fp32, whole samples to a core."""
+    return Signature(types, work, calls, Rows.PLANES, Deal.SAMPLES, fp32=True, serial=serial, wide_work=wide)
+
+
+def _last(types: tuple[str, ...], work: tuple[str, ...], calls: int = 0, *, fp32: bool = False) -> Signature:
+    """Kernels over rows of the last axis, whole rows to a core."""
+    return Signature(types, work, calls, Rows.LAST, Deal.ROWS, fp32=fp32)
+
 
 TABLE: tuple[Signature, ...] = (
     # element-wise
@@ -110,29 +121,29 @@ TABLE: tuple[Signature, ...] = (
     Signature(("BiasAddGrad",), _times(6)),
     Signature(("ReduceSum", "SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), _times(4)),
     Signature(("ReduceMean",), ("reduce_sum", "muls")),
-    Signature(("ReduceMax",), _times(19), row_calls=19, **_LAST_ROWS),
+    _last(("ReduceMax",), _times(19), 19),
     # normalisation in training
     Signature(("FusedBNTrainingReduce",), _times(11), fp32=True),
-    Signature(("BNTrainingReduce",), _times(4), row_calls=4, **_PLANE_ROWS),
-    Signature(("BNTrainingReduceGrad",), _times(5), row_calls=3, wide_work=_times(6), **_PLANE_ROWS),
-    Signature(("BNTrainingUpdate",), _times(2), row_calls=3, **_PLANE_ROWS),
-    Signature(("FusionOp_BNTrainingUpdate_ReLUV2",), _times(5), row_calls=3, **_PLANE_ROWS),
-    Signature(("FusionOp_BNTrainingUpdate_Add_ReLUV2",), _times(3), row_calls=4, **_PLANE_ROWS),
-    Signature(("BNTrainingUpdateGrad",), _times(7), row_calls=8, wide_work=_times(8), serial=True, **_PLANE_ROWS),
-    Signature(("LayerNorm",), _times(10), row_calls=19, fp32=True, **_LAST_ROWS),
+    _planes(("BNTrainingReduce",), _times(4), 4),
+    _planes(("BNTrainingReduceGrad",), _times(5), 3, wide=_times(6)),
+    _planes(("BNTrainingUpdate",), _times(2), 3),
+    _planes(("FusionOp_BNTrainingUpdate_ReLUV2",), _times(5), 3),
+    _planes(("FusionOp_BNTrainingUpdate_Add_ReLUV2",), _times(3), 4),
+    _planes(("BNTrainingUpdateGrad",), _times(7), 8, wide=_times(8), serial=True),
+    _last(("LayerNorm",), _times(10), 19, fp32=True),
     Signature(("LayerNormXBackpropV2",), _times(1), row_calls=40, fp32=True, rows=Rows.EVERY, deal=Deal.ROWS),
-    Signature(("LayerNormBetaGammaBackpropV2",), _times(6), row_calls=2, fp32=True, **_LAST_ROWS),
+    _last(("LayerNormBetaGammaBackpropV2",), _times(6), 2, fp32=True),
     # softmax family
-    Signature(("LogSoftmax",), _times(4, "exp", "ln", "reduce_sum", "reduce_max"), **_LAST_ROWS),
-    Signature(("LogSoftmaxGrad",), _times(2, "exp", "reduce_sum"), **_LAST_ROWS),
-    Signature(("SoftmaxGradExt", "ConfusionSoftmaxGrad"), _times(20), **_LAST_ROWS),
-    Signature(("SoftmaxCrossEntropyWithLogits",), _times(60), row_calls=60, **_LAST_ROWS),
+    _last(("LogSoftmax",), _times(4, "exp", "ln", "reduce_sum", "reduce_max"), 0),
+    _last(("LogSoftmaxGrad",), _times(2, "exp", "reduce_sum"), 0),
+    _last(("SoftmaxGradExt", "ConfusionSoftmaxGrad"), _times(20), 0),
+    _last(("SoftmaxCrossEntropyWithLogits",), _times(60), 60),
     # parts, rows by index, windows
     Signature(("StridedSlice", "Slice", "Split", "Concat", "Tile", "StridedSliceGrad"), moves=Moves.PARTS),
     Signature(("Gather", "OneHot"), moves=Moves.PICKED),
     Signature(("UnsortedSegmentSum",), moves=Moves.SCATTERED),
-    Signature(("ResizeNearestNeighbor",), _times(2), **_PLANE_ROWS),
-    Signature(("ResizeNearestNeighborGrad",), _times(18), row_calls=10, **_PLANE_ROWS),
+    _planes(("ResizeNearestNeighbor",), _times(2), 0),
+    _planes(("ResizeNearestNeighborGrad",), _times(18), 10),
     Signature(("AvgPool",), _times(33), moves=Moves.WINDOWS),
     Signature(("AvgPoolGradVm",), _times(10), row_calls=3, rows=Rows.PLANES, deal=Deal.SAMPLES),
     Signature(("MaxPoolWithArgmax",), _times(12), moves=Moves.WINDOWS),
@@ -143,7 +154,36 @@ TABLE: tuple[Signature, ...] = (
     Signature(("NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUGetFloatStatus"), ("copy",)),
 )
 
-SIGNATURES: dict[str, Signature] = {name: signature for signature in TABLE for name in signature.types}
+SECOND_GENERATION: tuple[Signature, ...] = (
+    # fused and list kernels of the 910B libraries
+    Signature(("LpNormV2", "LpNormReduceV2", "ForeachNorm", "ReduceSumD"), _times(5, "mul", "reduce_sum"), fp32=True),
+    Signature(("ApplyAdamW", "ApplyAdamWV2"), _times(52, "sqrt", "div", "div", "mul", "mul", "add"), fp32=True),
+    Signature(("ForeachAddList", "ForeachMulScalar"), ("mul", "add")),
+    Signature(("ForeachAddcdiv",), _times(18, "div", "mul", "add"), fp32=True),
+    Signature(("DropOutDoMask", "MaskedScale"), _times(5, "select", "muls")),
+    Signature(("BroadcastTo", "AsStrided", "Tril", "Index"), ("copy",)),
+    Signature(("FastGelu", "Pows"), ("muls", "exp", "adds", "div", "mul"), fp32=True),
+    Signature(("AbsScaleExp",), ("muls", "adds", "exp"), fp32=True),
+    Signature(("GreaterEqual", "NotEqual"), _times(17)),
+    Signature(("RotaryPositionEmbedding", "RotaryPositionEmbeddingGrad"), _times(8), fp32=True),
+    Signature(("MaxPoolWithArgmaxV1",), _times(12), moves=Moves.WINDOWS),
+    Signature(("MaxPoolGradWithArgmaxV1",), _times(40), moves=Moves.WINDOWS),
+    Signature(("ConcatD",), moves=Moves.PARTS),
+    Signature(("GatherV2",), moves=Moves.PICKED),
+    _last(("SwiGlu", "SwiGluGrad"), (*_SIGMOID, "mul", "mul"), 20, fp32=True),
+    _last(("RmsNormGrad",), _times(14, "mul", "reduce_sum"), 12, fp32=True),
+    _last(("ScaledMaskedSoftmax",), _times(8, "reduce_max", "exp", "reduce_sum", "div"), 15, fp32=True),
+    _last(("DynamicQuant",), ("abs", "reduce_max", "muls", "cast", "cast"), 25, fp32=True),
+    _last(("AddRmsNormDynamicQuant",), _times(20, "reduce_sum", "reduce_max", "div"), 21, fp32=True),
+    _last(("DequantSwigluQuant",), _times(14, *_SIGMOID, "reduce_max"), 30, fp32=True),
+    _last(("GroupNorm",), _times(10, "reduce_sum", "reduce_sum"), 36, fp32=True),
+    _last(("MoeReRouting",), ("copy",), 3),
+    _last(("MoeFinalizeRouting",), _times(6), 18, fp32=True),
+)
+
+SIGNATURES: dict[str, Signature] = {
+    name: signature for signature in (*TABLE, *SECOND_GENERATION) for name in signature.types
+}
 """By operator type."""
 
 

@@ -176,7 +176,9 @@ register(
         reference=_rms_norm_reference,
         cost=CostClass.NORM,
         work=VectorWork(
-            ("mul", "reduce_sum", "muls", "mul"), per_row=("muls", "adds", "sqrt", "div"), computes_fp32=True
+            ("mul", "add", "add", "reduce_sum", "muls", "cast", "cast", "mul", "copy", "copy"),
+            per_row=("muls", "adds", "sqrt", "div"),
+            computes_fp32=True,
         ),
         doc="x / sqrt(mean(x^2) + epsilon) * gamma over the trailing axes that gamma has.",
     )
@@ -207,7 +209,9 @@ register(
         infer=_infer_softmax,
         reference=_softmax_reference,
         cost=CostClass.SOFTMAX,
-        work=VectorWork(("reduce_max", "adds", "exp", "reduce_sum", "muls"), per_row=("div",), computes_fp32=True),
+        work=VectorWork(
+            ("reduce_max", "copy", "sub", "exp", "copy", "reduce_sum", "div"), per_row=("div",), computes_fp32=True
+        ),
         doc="exp(x - max) / sum(exp(x - max)) over axes.",
     )
 )
