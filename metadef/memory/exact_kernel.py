@@ -321,8 +321,7 @@ def solve(bodies, capacity, limit, always, ranking):
             depth -= 1
             frames[depth, PART] += 1
         elif down:
-            order, child = _grown(order, order_top + n), frames[depth + 1]
-            down = False
+            order, child, down = _grown(order, order_top + n), frames[depth + 1], False
             up = not _enter(frame, child, items, order, order_top, parts, bodies, capacity, always, ranking, state)
             if not up:
                 order_top, depth = order_top + child[COUNT], depth + 1
