@@ -9,6 +9,8 @@ f32 i8 u8 i16 i32 i64 b8; addresses are ints; strides are bytes. fp16 is fp32 in
     conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
     conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups, depthwise
     conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
+    winograd.pack_winograd(planes [(m+2)^2, O, I], m, bias=None) -> PackedWinograd               3x3, stride 1
+    winograd.winograd2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None, rounding, scale) -> Call
     epilogue.Epilogue(residual=0, activation="none", lo, hi, alpha, saturate)                  residual may be `out`
     matmul.Matrix.nd(address, dtype, columns, row_bytes=None) / .nz(address, dtype, stored rows, c0=16), `.t` transposes
     matmul.pack_matmul(b [..., K, N]) -> PackedB
