@@ -1,0 +1,88 @@
+"""A better chip is never slower: properties over kernels, chips and what is made faster."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadef.cost.run import run_kernel
+from metadef.cost.streams import MemoryState
+from metadef.dtype import DType
+from metadef.format import Format, TensorDesc
+from metadef.kernel import Engine, Kernel
+from metadef.select.cube import choose_cube_kernel
+from metadef.select.vector import choose_vector_kernel
+from metadef.target import Target, load_target
+
+SLACK = 1.02
+KNOBS = {
+    "memory": ("memory.hbm_nominal_tb_s", "memory.dram_core_bytes_per_cycle", "memory.dram_core_cube_bytes_per_cycle"),
+    "l2": ("memory.l2_tb_s", "memory.l2_core_bytes_per_cycle"),
+    "load": ("paths.GM->UB.bytes_per_cycle", "paths.GM->UB.sustained_bytes_per_cycle"),
+    "cores": ("cores.cube", "cores.vector"),
+    "clock": ("cores.clock_mhz",),
+}
+
+
+@cache
+def better(soc: str, knob: str, factor: float) -> Target:
+    """The chip with the constants of a knob multiplied."""
+    chip = load_target(soc)
+    tree: dict[str, dict] = {}
+    for key in KNOBS[knob]:
+        *groups, last = key.split(".")
+        place = tree
+        for group in groups:
+            place = place.setdefault(group, {})
+        value = chip.value(key) * factor
+        place[last] = {"value": int(value) if knob == "cores" else value, "source": "test", "sure": "unknown"}
+    import yaml
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "better.yaml"
+        path.write_text(yaml.safe_dump({"inherits": soc, "soc": "better", **tree}))
+        return load_target(str(path))
+
+
+def kernel_of(kind: str, size: int, depth: int, target: Target) -> Kernel:
+    fp16 = DType.FLOAT16
+    if kind == "matmul":
+        a, b, c = (TensorDesc(shape, fp16) for shape in ((size, depth), (depth, 256), (size, 256)))
+        flags = {"transpose_x1": False, "transpose_x2": False}
+        return choose_cube_kernel(Kernel("MatMulV2", Engine.AICORE, (a, b), (c,), flags), target)[0]
+    if kind == "conv":
+        side, c0 = 14 + size % 43, target.c0(fp16)
+        x = TensorDesc((1, 64, side, side), fp16, Format.NCHW, Format.NC1HWC0, c0)
+        w = TensorDesc((64, 64, 3, 3), fp16, Format.NCHW, Format.FRACTAL_Z, c0)
+        attrs = {
+            "strides": (1,) * 4, "pads": (1,) * 4, "dilations": (1,) * 4, "groups": 1, "data_format": "NCHW",
+        }  # fmt: skip
+        return choose_cube_kernel(Kernel("Conv2D", Engine.AICORE, (x, w, None), (x,), attrs), target)[0]
+    desc = TensorDesc((size, depth), fp16)
+    operands = (desc, desc) if kind == "Add" else (desc,)
+    attrs = {"axes": (-1,)} if kind == "SoftmaxV2" else {}
+    return choose_vector_kernel(Kernel(kind, Engine.VECTOR, operands, (desc,), attrs), target)
+
+
+@pytest.mark.parametrize("soc", ["Ascend910B3", "Ascend310P3"])
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(["Add", "Exp", "SoftmaxV2", "matmul", "conv"]),
+    size=st.integers(1, 3000),
+    depth=st.integers(8, 1500),
+    knob=st.sampled_from(sorted(KNOBS)),
+    factor=st.sampled_from([1.1, 1.5, 2.0]),
+    cold=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_a_better_chip_is_never_slower(soc, kind, size, depth, knob, factor, cold):
+    plain = load_target(soc)
+    faster = better(soc, knob, factor)
+    kernel = kernel_of(kind, size, depth, plain)
+    state = MemoryState(cold=(cold,) * 4, write_back=cold)
+    before, after = (run_kernel(kernel, chip, state) for chip in (plain, faster))
+    assert after.cycles / faster.clock_mhz <= before.cycles / plain.clock_mhz * SLACK
+    assert sum(after.core.why.values()) == after.core.cycles
+    assert all(count >= 0 for count in after.core.why.values())
