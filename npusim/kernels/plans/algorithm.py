@@ -3,8 +3,8 @@
 Winograd's F(2x2,3x3) with a transformed filter in fp32 sums as exactly as direct convolution: the share of results that
 differ from the correctly rounded one stays below one per cent, none by more than its last place. F(4x4,3x3) is less
 exact and waits for ``numerics="fast"``. ``deterministic`` keeps every convolution direct. The choice depends on the
-shape and on the register width alone, never on the number of threads. One difference of kind: an infinity in the image
-makes every pixel of its 2x2 tile NaN.
+shape and on the register width alone, never on the number of threads. An infinity in the image would make every pixel
+of its tile NaN: the kernel reports such sums, and the task is computed again directly.
 """
 
 from __future__ import annotations
