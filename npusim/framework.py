@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, ValueInfoProto
 
 CAPTURED = "captured_names"
-"""Attribute of nodes with subgraphs: outer values they read, which follow the node's own operands (frontend.onnx_write)."""
+"""Attribute of nodes with subgraphs: outer values they read, after the node's own operands (frontend.onnx_write)."""
 ABSENT = "absent_results"
-"""Attribute of nodes that leave results out: the positions of those (frontend.onnx_write)."""
+"""Attribute of nodes that leave results out: their positions (frontend.onnx_write)."""
 
 
 def run_framework_node(kernel: Kernel, inputs: Sequence[np.ndarray | None], name: str) -> Sequence[np.ndarray | None]:
