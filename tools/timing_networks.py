@@ -21,22 +21,38 @@ SIDES = {"AlexNet": 224, "VGG19": 224, "ResNet18": 256, "ResNet152": 256, "WideR
 
 def network_us(name: str, batch: int, target: Target, side: int | None = None) -> float:
     """Predicted microseconds of one inference in a repeated run."""
-    graph = NETWORKS[name](batch, side or SIDES[name])
+    from timing_networks_mobile import MORE
+
+    graph = {**NETWORKS, **MORE}[name](batch, side or SIDES.get(name, 224))
     compiled = compile_model(graph, CompileOptions(soc=target.soc))
     program = next(iter(compiled.model.programs.values()))
     return time_program(program, target).us
 
 
-class _Net:
+class Net:
+    """A network under construction: the builder and the layers that all of them use."""
+
     def __init__(self, name: str, batch: int, side: int) -> None:
         self.b = GraphBuilder(name)
         self.x = self.b.input("x", (batch, 3, side, side))
 
-    def conv(self, x: Tensor, channels: int, window: int, stride: int = 1, *, relu: bool = True) -> Tensor:
+    def conv(
+        self, x: Tensor, channels: int, window: int, stride: int = 1, *, relu: bool = True, groups: int = 1,
+        act: str = "Relu",
+    ) -> Tensor:  # fmt: skip
+        """A convolution with bias and activation (``act`` "" or ``relu`` False: none)."""
         depth = x.desc.origin_shape[1]
-        weight = np.zeros((channels, depth, window, window), np.float32)
-        y = self.b.conv2d(x, weight, np.zeros(channels, np.float32), strides=stride, pads=window // 2)
-        return self.b.op("Relu", y) if relu else y
+        weight = np.zeros((channels, depth // groups, window, window), np.float32)
+        bias = np.zeros(channels, np.float32)
+        y = self.b.conv2d(x, weight, bias, strides=stride, pads=window // 2, groups=groups)
+        return self.b.op(act, y) if relu and act else y
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Scale, offset and relu: a normalisation that no convolution takes in."""
+        shape = (1, x.desc.origin_shape[1], 1, 1)
+        scaled = self.b.op("Mul", x, self.b.const(np.ones(shape, np.float32), "scale", Format.NCHW))
+        shifted = self.b.op("Add", scaled, self.b.const(np.zeros(shape, np.float32), "offset", Format.NCHW))
+        return self.b.op("Relu", shifted)
 
     def dense(self, x: Tensor, width: int, *, relu: bool = True) -> Tensor:
         depth = x.desc.origin_shape[1]
@@ -55,7 +71,7 @@ class _Net:
 
 def _resnet(name: str, blocks: tuple[int, ...], *, bottleneck: bool, wide: int = 1) -> Callable[[int, int], Graph]:
     def build(batch: int, side: int) -> Graph:
-        net = _Net(name, batch, side)
+        net = Net(name, batch, side)
         x = net.b.pool("MaxPoolV3", net.conv(net.x, 64, 7, 2), 3, strides=2, pads=1)
         for stage, count in enumerate(blocks):
             width = 64 << stage
@@ -78,7 +94,7 @@ def _resnet(name: str, blocks: tuple[int, ...], *, bottleneck: bool, wide: int =
 
 
 def _vgg19(batch: int, side: int) -> Graph:
-    net = _Net("vgg19", batch, side)
+    net = Net("vgg19", batch, side)
     x = net.x
     for channels, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
         for _ in range(count):
@@ -89,7 +105,7 @@ def _vgg19(batch: int, side: int) -> Graph:
 
 
 def _alexnet(batch: int, side: int) -> Graph:
-    net = _Net("alexnet", batch, side)
+    net = Net("alexnet", batch, side)
     first = np.zeros((64, 3, 11, 11), np.float32)
     x = net.b.op("Relu", net.b.conv2d(net.x, first, np.zeros(64, np.float32), strides=4, pads=2))
     x = net.b.pool("MaxPoolV3", x, 3, strides=2)
