@@ -135,7 +135,7 @@ DTYPES = {
     "FLOAT16": DType.FLOAT16, "DT_BF16": DType.BF16, "FLOAT": DType.FLOAT, "INT32": DType.INT32, "INT64": DType.INT64,
     "BOOL": DType.BOOL, "INT8": DType.INT8, "int32": DType.INT32,
     "uint8": DType.UINT8, "uint16": DType.UINT16, "int64": DType.INT64, "NUMBER_TYPE_BEGIN": DType.BOOL,
-    "UINT8": DType.UINT8, "UINT16": DType.UINT16, "uint16": DType.UINT16,
+    "UINT8": DType.UINT8, "UINT16": DType.UINT16,
 }  # fmt: skip
 
 

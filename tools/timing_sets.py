@@ -29,7 +29,7 @@ from timing_vector_sets import bench_vectors, is_expressible, is_loop, is_vendor
 _PATHS = {
     "GM_TO_UB": "GM->UB", "UB_TO_GM": "UB->GM", "GM_TO_L1": "GM->L1", "GM_TO_L1_TRANS": "GM->L1 ND2NZ",
     "L1_TO_L0A": "L1->L0A", "L1_TO_L0B": "L1->L0B", "L1_TO_BT": "L1->BT", "L0C_TO_GM": "L0C->GM",
-    "L0C_TO_GM_TRANS": "L0C->GM NZ2ND",
+    "L0C_TO_GM_TRANS": "L0C->GM NZ2ND", "GM_TO_L0A": "GM->L0A", "GM_TO_L0B": "GM->L0B", "UB_TO_UB": "UB->UB",
 }  # fmt: skip
 
 
@@ -38,9 +38,9 @@ def moves(data: Path) -> Sample:
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         path = _PATHS.get(row["path"])
-        if path is None or row["x_kind"] != "KB_per_move":
+        if path is None:
             return None
-        size = float(row["x"]) * 1024
+        size = float(row["x"]) * (512 if row["x_kind"] == "repeat_512B" else 1024)
         cold = float(row["soc"] == "910B1" and path == "GM->UB")
         measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
         move = transfer(target, path, cold=cold, to_memory=cold, unit_bytes=size, unit_rows=1)
@@ -68,6 +68,8 @@ _VECTOR = {
     "VCADD": "reduce_sum", "VCMAX": "reduce_max", "VCMIN": "reduce_min", "VCGADD": "block_sum", "VCGMAX": "block_max",
     "VCGMIN": "block_min", "VCPADD": "pair_add", "VGATHERB": "gather_block", "VLRELU": "leaky_relu",
     "VADDRELU": "add_relu", "VSHL": "shift_left", "VSHR": "shift_right", "VBRCB": "broadcast_block",
+    "VCMP": "compare", "VADDRELUCONV": "add_relu", "VSUBRELU": "add_relu", "VSUBRELUCONV": "add_relu",
+    "VMULCONV": "mul", "VMADDRELU": "madd", "VCONVDEQ": "cast", "VCONVVDEQ": "cast",
     "VREDUCE": "squeeze", "VMRGSORT": "merge_sort4",
 }  # fmt: skip
 _TWO_SOURCES = {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu"}
@@ -78,13 +80,14 @@ def vector_instructions(data: Path) -> Sample:
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         name = _VECTOR.get(row["instr"], row["instr"].removeprefix("V").lower())
-        if name not in target.vector_mnemonics or not row["cycles_per_instr"]:
+        if name not in target.vector_mnemonics:
             return None
+        measured = float(row["cycles_per_instr"] or int(row["elements"]) / float(row["elements_per_cycle"]))
         width = 4 if "32" in row["dtypes"].split("_")[0] else 2
         first, further = target.vector_instruction(name, width)
         lost = target.value("vector.bank_conflict_cycles") if name in _TWO_SOURCES and further == 1 else 0
         predicted = max(first, (further + lost) * int(row["repeat"]))
-        return Pair(row["id"], f"{name} x{row['repeat']}", float(row["cycles_per_instr"]), predicted)
+        return Pair(row["id"], f"{name} x{row['repeat']}", measured, predicted)
 
     return collect(rows_of(data, "instr_vec"), predict)
 

@@ -4,8 +4,8 @@
                                     [--plot FILE] [--constants] [--slow]
 
 Per set: ``rows`` used, ``coverage`` (share of the set's rows that could be expressed), ``median`` and ``p90`` of
-|predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman). ``--by``
-gives the same figures per file, chip or operator type; their coverage counts every row of the file that is not doubtful.
+|predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman).
+``--by`` adds the same figures per file, chip or operator type, where coverage counts every row that is not doubtful.
 Sets that compile whole networks run with --slow only.
 """
 

@@ -72,7 +72,8 @@ class CubeView:
     paths; ``shared_b`` says that all products of the batch read one B; ``extra_bytes`` are bytes an element of each
     epilogue operand that has the result's shape; ``out_bytes`` is the result's element. ``turned_*`` operands lie
     across the order that L0 wants and are transposed on the way from L1. ``b_share`` is how many bytes of B a load
-    moves per byte that L0 gets: below one where B is an image whose taps are laid out on the way from L1 (filter gradients).
+    moves per byte that L0 gets: below one where B is an image whose taps are laid out on the way from L1, as in
+    gradients by the filter.
     """
 
     dtype: DType

@@ -21,6 +21,7 @@ MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR = range(7)
 
 PATHS = (
     "GM->UB", "UB->GM", "GM->L1", "GM->L1 ND2NZ", "L1->L0A", "L1->L0B", "L1->BT", "L0C->GM", "L0C->GM NZ2ND", "L0C->UB",
+    "GM->L0A", "GM->L0B", "UB->UB",
 )  # fmt: skip
 NO_PATH = len(PATHS)
 PATH_L0A, PATH_L0B, PATH_BT, PATH_L0C_UB = (PATHS.index(name) for name in ("L1->L0A", "L1->L0B", "L1->BT", "L0C->UB"))
