@@ -115,6 +115,9 @@ class WinogradTile:
         return self.input, self.product, self.output
 
 
+TIMING_ONLY = "timing only"
+"""``Kernel.algorithm`` of operators that have a cost and no implementation (``metadef.cost.signatures``)."""
+
 Tile = CubeTile | VectorTile | WinogradTile
 
 

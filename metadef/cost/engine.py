@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
+
+from metadef.jit import compiled
 
 PIPES = ("MTE2", "MTE1", "CUBE", "FIXPIPE", "VECTOR", "MTE3", "SCALAR")
 MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR = range(7)
@@ -48,9 +49,9 @@ ONE = 1 << 20
 
 OK, FLAG_OVERFLOW, FLAG_UNDERFLOW = 0, 1, 2
 
-_entry = numba.njit(cache=True, error_model="numpy")
+_entry = compiled()
 _no_wrappers: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_inner = numba.njit(cache=True, error_model="numpy", **_no_wrappers)
+_inner = compiled(**_no_wrappers)
 """What Python calls, and what only compiled code calls: without wrappers it compiles in half the time."""
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
-from metadef.cost.signatures import TIMING_ONLY, Deal, Moves, Rows, Signature, find_signature
+from metadef.cost.signatures import SIGNATURES, Deal, Moves, Rows, Signature, find_signature
 from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work
 from metadef.error import OperatorError
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, TensorDesc, ceil_div
-from metadef.kernel import Engine, Kernel
+from metadef.kernel import TIMING_ONLY, Engine, Kernel
 from metadef.target import Target
 
 BYTES_PER_CORE = 2048
@@ -38,7 +38,7 @@ def signature_kernel(
         raise OperatorError(f"no timing signature of '{op_type}'", hint="declare one in metadef.cost.signatures")
     results = tuple(outputs) or tuple(inputs[:1])
     kernel = Kernel(op_type, Engine.VECTOR, tuple(inputs), results, {}, algorithm=TIMING_ONLY)
-    view = signature_view(kernel, signature, target)
+    view = signature_view(kernel, target)
     largest = max(desc.payload_bytes for desc in (*inputs, *results))
     by_size = min(target.vector_cores, ceil_div(max(largest, 1), BYTES_PER_CORE), view.units // view.deal)
     return Kernel(
@@ -52,8 +52,9 @@ def signature_kernel(
     )
 
 
-def signature_view(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
+def signature_view(kernel: Kernel, target: Target) -> VectorView:
     """Streams, instructions and units of a timing-only kernel."""
+    signature = SIGNATURES[kernel.op_type]
     build = {
         Moves.WRITTEN: _written,
         Moves.PARTS: _parts,

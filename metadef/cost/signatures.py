@@ -12,9 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-TIMING_ONLY = "timing only"
-"""``Kernel.algorithm`` of such operators."""
-
 
 class Rows(Enum):
     """How an operator's rows are counted: along the last axis (fractals of FRACTAL_NZ hold sixteen rows, which run

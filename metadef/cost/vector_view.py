@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from metadef.cost.signatures import SIGNATURES, TIMING_ONLY
 from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, Format, TensorDesc
-from metadef.kernel import Kernel, VectorTile
+from metadef.kernel import TIMING_ONLY, Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
 from metadef.target import Target
@@ -113,7 +112,7 @@ class VectorView:
         if kernel.algorithm == TIMING_ONLY:
             from metadef.cost.signature_view import signature_view
 
-            return signature_view(kernel, SIGNATURES[kernel.op_type], target)
+            return signature_view(kernel, target)
         opdef = get_op(kernel.op_type)
         build = {
             CostClass.SOFTMAX: _row_kernel,

@@ -4,11 +4,12 @@ import pytest
 
 from metadef.cost.run import run_kernel
 from metadef.cost.signature_view import signature_kernel
-from metadef.cost.signatures import SIGNATURES, TIMING_ONLY, Deal, Rows, find_signature
+from metadef.cost.signatures import SIGNATURES, Deal, Rows, find_signature
 from metadef.cost.vector_view import VectorView
 from metadef.dtype import DType
 from metadef.error import OperatorError
 from metadef.format import Format, TensorDesc
+from metadef.kernel import TIMING_ONLY
 from metadef.target import load_target
 
 G1, B3 = load_target("Ascend910B-30core"), load_target("Ascend910B3")
