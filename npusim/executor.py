@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,7 +30,7 @@ NOT_FINITE = dp.NOT_FINITE
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _STRETCH_S = 0.03
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-_serving: dict[threading.Thread, _State] = {}
+_serving: dict[threading.Thread, tuple[_State, _Bell]] = {}
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,22 @@ class _State:
             self.contexts[thread * dp.CTX_FIELDS + dp.CTX_SCRATCH_BYTES] = (words - 64) * 8
 
 
+@dataclass
+class _Bell:
+    """What an executor and its workers share beside the state: runs so far, workers asleep, and how to wake them."""
+
+    wake: threading.Condition = field(default_factory=threading.Condition)
+    runs: int = 0
+    sleeping: int = 0
+
+
 class Executor:
-    """`threads` counts the calling thread. One run at a time; concurrent callers queue."""
+    """`threads` counts the calling thread. One run at a time; concurrent callers queue.
+
+    Its workers hold none of its references and end when it is closed or collected.
+    """
+
+    _end: weakref.finalize | None = None
 
     def __init__(self, threads: int = 2) -> None:
         if threads < 1:
@@ -88,12 +102,14 @@ class Executor:
 
     def _reset(self) -> None:
         """Fresh memory and no workers: at start, and in a child process after fork."""
+        if self._end is not None:
+            self._end.detach()
         self._lock = threading.Lock()
         self._state = _State(self.threads)
-        self._wake = threading.Condition()
-        self._runs = 0
-        self._sleeping = 0
+        self._bell = _Bell()
         self._workers: list[threading.Thread] = []
+        self._end = weakref.finalize(self, _stop_workers, self._state, self._bell)
+        self._end.atexit = False
         self._rows_per_stretch = 64
         self._table: np.ndarray | None = None
         self._table_address = 0
@@ -157,9 +173,7 @@ class Executor:
         """Stop the workers; further runs are refused."""
         with self._lock:
             self._closed = True
-            self._state.control[dp.STOP_WORKERS] = 1
-            with self._wake:
-                self._wake.notify_all()
+            _stop_workers(self._state, self._bell)
             workers, self._workers = self._workers, []
         for worker in workers:
             worker.join()
@@ -170,61 +184,51 @@ class Executor:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        state = getattr(self, "_state", None)
-        if state is not None:
-            state.control[dp.STOP_WORKERS] = 1
-
     def _start_workers(self) -> None:
         """Start missing workers and wake those that went to sleep after a quiet time."""
-        with self._wake:
-            self._runs += 1
-            if self._sleeping:
-                self._wake.notify_all()
+        bell = self._bell
+        with bell.wake:
+            bell.runs += 1
+            if bell.sleeping:
+                bell.wake.notify_all()
         for thread in range(len(self._workers) + 1, self.threads):
-            worker = threading.Thread(
-                target=_serve, args=(weakref.ref(self), self._state, self._worker, self._wake, thread), daemon=True
-            )
+            worker = threading.Thread(target=_serve, args=(self._state, self._worker, bell, thread), daemon=True)
             self._workers.append(worker)
             worker.start()
 
 
-def _serve(reference: weakref.ref[Executor], state: _State, entry: object, wake: threading.Condition, n: int) -> None:
+def _stop_workers(state: _State, bell: _Bell) -> None:
+    """End of an executor, whoever brings it about: polling workers see the word, sleeping ones are woken."""
+    state.control[dp.STOP_WORKERS] = 1
+    # The condition's lock is re-entrant: collection may begin in a thread that holds it.
+    with bell.wake:
+        bell.wake.notify_all()
+
+
+def _serve(state: _State, entry: object, bell: _Bell, n: int) -> None:
     """Body of a worker thread, known to the exit handler while it lives."""
     me = threading.current_thread()
-    _serving[me] = state
+    _serving[me] = (state, bell)
     try:
-        _poll(reference, state, entry, wake, n)
+        _poll(state, entry, bell, n)
     finally:
         _serving.pop(me, None)
 
 
-def _poll(reference: weakref.ref[Executor], state: _State, entry: object, wake: threading.Condition, n: int) -> None:
+def _poll(state: _State, entry: object, bell: _Bell, n: int) -> None:
     """Compiled polling while runs come, sleep on a condition in quiet times."""
     context = state.contexts[n * dp.CTX_FIELDS :].ctypes.data
     control = state.control.ctypes.data
     while not state.control[dp.STOP_WORKERS]:
-        owner = reference()
-        if owner is None:
-            return
-        seen = owner._runs
-        del owner
+        seen = bell.runs
         entry(control, context, 0)  # type: ignore[operator]
-        with wake:
-            while not state.control[dp.STOP_WORKERS]:
-                owner = reference()
-                if owner is None:
-                    return
-                if owner._runs != seen:
-                    break
-                owner._sleeping += 1
-                del owner
-                wake.wait(timeout=1.0)
-                owner = reference()
-                if owner is None:
-                    return
-                owner._sleeping -= 1
-                del owner
+        with bell.wake:
+            while not state.control[dp.STOP_WORKERS] and bell.runs == seen:
+                bell.sleeping += 1
+                try:
+                    bell.wake.wait()
+                finally:
+                    bell.sleeping -= 1
 
 
 def aligned_int64(words: int) -> np.ndarray:
@@ -249,8 +253,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     """Bring all workers home before the interpreter frees what they poll."""
-    for thread, state in list(_serving.items()):
-        state.control[dp.STOP_WORKERS] = 1
+    for thread, (state, bell) in list(_serving.items()):
+        _stop_workers(state, bell)
         thread.join(timeout=5)
 
 

@@ -131,11 +131,15 @@ class InferenceSession:
         self.target = load_target(self.model.soc)
         for program in self.model.programs.values():
             check_on_chip(program, self.target)
-        self._gears = GearBox(self.model.programs, self._load, self.options.padding)
+        # Neither of the two callables holds the session: it goes, threads and all, when its last user lets go.
+        load = partial(_load, self.model, self.target, self.options)
+        self._gears = GearBox(self.model.programs, load, self.options.padding)
         self._gear, self.program = next(iter(self.model.programs.items()))
         self._gears.loaded(self._gear)
         if self.options.elastic and self._gears.geared and self._compilation is not None:
-            self._gears.elastic = Elastic(partial(self._compile_shapes, source), self.loaded.device.memory)
+            self._gears.elastic = Elastic(
+                partial(_compile_shapes, source, self.target, self.options), self.loaded.device.memory
+            )
         self.gear_choice: GearChoice | None = None
         self._profiles: dict[str, SessionProfile] = {}
         if self.options.profile:
@@ -232,29 +236,6 @@ class InferenceSession:
 
         return SessionProfile(time_program(self.program, self.target), self.program, self.target)
 
-    def _compile_shapes(self, source: Any, shapes: Shapes) -> tuple[Program, np.ndarray]:
-        """Program and weights for input shapes that no gear holds."""
-        from metadef.compiler import compile_model
-
-        model = compile_model(source, replace(self.options.compile_options(), gears=None, shapes=shapes)).model
-        check_on_chip(model.program, self.target)
-        return model.program, model.weights
-
-    def _load(
-        self, program: Program, beside: LoadedProgram | None, elastic: ElasticProgram | None = None
-    ) -> LoadedProgram:
-        return LoadedProgram(
-            program,
-            elastic.weights if elastic else self.model.weights,
-            overflow=self.target.overflow,
-            threads=self.options.threads,
-            numerics=self.options.numerics,
-            deterministic=self.options.deterministic,
-            checked=self.options.checked,
-            beside=beside,
-            memory=elastic.memory if elastic else None,
-        )
-
     def _make_model(self, source: Any, on_stage: StageHook | None) -> Model:
         if isinstance(source, Model):
             return self._checked_model(source)
@@ -346,6 +327,36 @@ class SessionProfile:
         from npusim.report.pictures import roofline_figure
 
         return roofline_figure(self.data, self.target)
+
+
+def _compile_shapes(source: Any, target: Target, options: SessionOptions, shapes: Shapes) -> tuple[Program, np.ndarray]:
+    """Program and weights for input shapes that no gear holds."""
+    from metadef.compiler import compile_model
+
+    model = compile_model(source, replace(options.compile_options(), gears=None, shapes=shapes)).model
+    check_on_chip(model.program, target)
+    return model.program, model.weights
+
+
+def _load(
+    model: Model,
+    target: Target,
+    options: SessionOptions,
+    program: Program,
+    beside: LoadedProgram | None,
+    elastic: ElasticProgram | None = None,
+) -> LoadedProgram:
+    return LoadedProgram(
+        program,
+        elastic.weights if elastic else model.weights,
+        overflow=target.overflow,
+        threads=options.threads,
+        numerics=options.numerics,
+        deterministic=options.deterministic,
+        checked=options.checked,
+        beside=beside,
+        memory=elastic.memory if elastic else None,
+    )
 
 
 def _node_arg(binding: Binding) -> NodeArg:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
@@ -233,3 +234,17 @@ def test_resnet50_keeps_the_budget(resnet50_path: Path, rng: np.random.Generator
         feeds = {session.get_inputs()[0].name: rng.standard_normal(feeds_shape).astype(np.float32)}
         one = InferenceSession(session.model, SessionOptions(threads=1))
         assert np.array_equal(session.run(None, feeds)[0], one.run(None, feeds)[0])
+
+
+def test_a_forgotten_session_lets_its_threads_go_without_the_collector(om_path: Path):
+    gc.disable()
+    try:
+        session = InferenceSession(om_path, SessionOptions(threads=3))
+        session.run(None, picture())
+        workers = list(session.loaded.executor._workers)
+        del session
+        for worker in workers:
+            worker.join(timeout=30)
+    finally:
+        gc.enable()
+    assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
