@@ -298,7 +298,7 @@ class Graph:
             raise ModelError(
                 "the graph has a cycle",
                 got=" -> ".join(stuck[:6]),
-                hint="an operator reads its own result, directly or not",
+                hint="let one of these nodes read a value that is made before it",
             )
         self.nodes = order
 

@@ -97,10 +97,15 @@ class Attr:
         for item in value if isinstance(value, tuple) else (value,):
             low = self.minimum is not None and item < self.minimum
             if low or (self.maximum is not None and item > self.maximum):
-                raise ValueError(f"attribute '{self.name}' must lie in [{self.minimum}, {self.maximum}], got {item}")
+                raise ValueError(f"attribute '{self.name}' must {self._bounds()}, got {item}")
         if self.choices and value not in self.choices:
             raise ValueError(f"attribute '{self.name}' must be one of {self.choices}, got {value!r}")
         return value
+
+    def _bounds(self) -> str:
+        if self.maximum is None:
+            return f"be at least {self.minimum}"
+        return f"be at most {self.maximum}" if self.minimum is None else f"lie in [{self.minimum}, {self.maximum}]"
 
 
 class FormatRule(Enum):
