@@ -14,7 +14,7 @@ import onnx
 
 from metadef.error import ModelError
 from metadef.frontend import onnx_check, onnx_read
-from metadef.frontend.onnx_bind import bind_inputs
+from metadef.frontend.onnx_bind import bind_inputs, lying_outputs
 from metadef.frontend.onnx_fold import ShapeWalk
 from metadef.frontend.onnx_write import GraphWriter
 from metadef.graph import Graph
@@ -71,7 +71,9 @@ def load_onnx(
     walk.run(nodes)
     outputs = [item.name for item in model.graph.output]
     written = GraphWriter(read.name, walk, versions).write(fed, _live(walk.nodes, outputs), outputs)
-    written.notes[:0] = [*notes, *bound.notes]
+    made = {name: tensor.desc.origin_shape for name, tensor in zip(outputs, written.outputs)}
+    lies = [] if shapes else lying_outputs(model.graph.output, made)
+    written.notes[:0] = [*notes, *onnx_check.repeated_names(model.graph), *bound.notes, *lies]
     return written
 
 

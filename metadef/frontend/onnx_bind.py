@@ -10,6 +10,9 @@ import onnx
 
 from metadef.error import ModelError, OperatorError, Problem, UsageError, suggest
 
+OPEN = -1
+"""What exporters write for a dimension without a size."""
+
 
 @dataclass
 class BoundInputs:
@@ -87,6 +90,26 @@ def _declared(value: onnx.ValueInfoProto) -> list[int | str] | None:
     return result
 
 
+def lying_outputs(outputs: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Remarks on outputs whose declared shape is not the one that follows from the operators, which is taken.
+
+    Open dimensions agree with every size, and so does 1 on axis 0: the exporter's batch.
+    """
+    notes = []
+    for value in outputs:
+        declared, made = _declared(value), tuple(shapes[value.name])
+        if declared is None:
+            continue
+        pairs = list(zip(declared, made))
+        fits = len(declared) == len(made) and all(
+            isinstance(size, str) or size in (own, 0) or (axis == 0 and size == 1)
+            for axis, (size, own) in enumerate(pairs)
+        )
+        if not fits:
+            notes.append(f"output '{value.name}' is declared as {declared}, but its operators make {list(made)}")
+    return notes
+
+
 def _check_names(
     inputs: list[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int]
 ) -> None:
@@ -135,6 +158,12 @@ def _resolve(value: onnx.ValueInfoProto, bound: BoundInputs, problems: list[Prob
     if declared is None:
         example = f"shapes={{'{value.name}': (1, …)}} or --shape {value.name}=1,…"
         problems.append(Problem("the input declares no shape", "E10049", port=value.name, hint=example))
+        return
+    stated = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    if min(stated, default=0) < OPEN:
+        expected = f"sizes of 0 or more, or {OPEN} for an open dimension"
+        text, hint = "the input declares a negative size", f"--shape {value.name}=… sets it right"
+        problems.append(Problem(text, "E10011", port=value.name, expected=expected, got=str(stated), hint=hint))
         return
     sizes: list[int] = []
     for axis, size in enumerate(declared):

@@ -6,6 +6,7 @@ Every check collects all its faults before it raises.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -168,11 +169,41 @@ def _unknown(node: onnx.NodeProto, domain: str, version: int | None) -> Problem:
     return Problem(f"unknown operator: {shown}", "E16002", label, hint=hint)
 
 
+def repeated_names(graph: onnx.GraphProto) -> list[str]:
+    """A remark on nodes that share a name: exporters write such models, and every node gets a name of its own here."""
+    counts = Counter(node.name for node in graph.node if node.name)
+    shared = [f"'{name}' ({count} nodes)" for name, count in counts.items() if count > 1]
+    if not shared:
+        return []
+    more = f" and {len(shared) - 3} names more" if len(shared) > 3 else ""
+    return [f"nodes share a name and were numbered: {', '.join(shared[:3])}{more}"]
+
+
+def _constant_problems(graph: onnx.GraphProto) -> list[Problem]:
+    """Constants that share a name (E13009) or have a negative dimension (E10041), whether they are read or not."""
+    named = [(item.name, item.dims) for item in graph.initializer]
+    named += [(item.values.name, item.dims) for item in graph.sparse_initializer]
+    counts = Counter(name for name, _ in named)
+    problems = [
+        Problem(f"{count} constants are called '{name}'", "E13009", hint="rename all but one")
+        for name, count in counts.items()
+        if count > 1
+    ]
+    for name, dims in named:
+        if min(dims, default=0) < 0:
+            text = f"constant '{name}' has a negative dimension"
+            problems.append(Problem(text, "E10041", expected="sizes of 0 or more", got=str(list(dims))))
+    return problems
+
+
 def check_values(graph: onnx.GraphProto) -> None:
-    """Raises ModelError naming values with two producers (E13009) and operands that nobody makes (E13025)."""
+    """Raises ModelError naming values with two producers (E13009), broken constants and operands nobody makes (E13025).
+
+    Inputs and constants may share a name: the constant is then the input's default.
+    """
+    problems = _constant_problems(graph)
     constants = {item.name for item in graph.initializer} | {item.values.name for item in graph.sparse_initializer}
     made = dict.fromkeys(constants | {item.name for item in graph.input}, "an input or a constant")
-    problems = []
     for node in graph.node:
         label = label_of(node)
         for name in node.output:
@@ -244,7 +275,10 @@ def _cycle_error(nodes: list[onnx.NodeProto], before: list[set[int]], stuck: set
     loop = [*reversed(trail[trail.index(index) :])]
     names = [nodes[item].name or f"{nodes[item].op_type} of '{nodes[item].output[0]}'" for item in (*loop, loop[0])]
     return ModelError(
-        "the graph has a cycle", code="E13009", got=" -> ".join(names), hint="a node reads its own result"
+        "the graph has a cycle",
+        code="E13009",
+        got=" -> ".join(names),
+        hint="cut the loop: one of these nodes must read an earlier value",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from npusim.commands.options import gear_options, json_option, model_options, session_options
-from npusim.commands.output import console_of, print_json, progress
+from npusim.commands.output import console_of, print_json, progress, with_notes
 
 
 @click.command("compile")
@@ -100,8 +100,10 @@ class _Dumper:
 
 
 def _stage_hook(stage: Callable[[str], None], dumper: _Dumper | None) -> Callable[[str, Any], None]:
+    told = with_notes(stage)
+
     def hook(name: str, value: Any) -> None:
-        stage(name)
+        told(name, value)
         if dumper:
             dumper(name, value)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from metadef.error import UsageError
-from npusim.commands.output import progress
+from npusim.commands.output import progress, with_notes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,7 +133,7 @@ def open_model(
 
     threads = options.pop("threads")
     with progress() as stage:
-        session = InferenceSession(model, session_options(options, threads), on_stage=lambda name, value: stage(name))
+        session = InferenceSession(model, session_options(options, threads), on_stage=with_notes(stage))
     return session, feeds_of(session, inputs, seed)
 
 

@@ -46,3 +46,18 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("starting") as status:
         yield lambda name: status.update(f"{name} …")
+
+
+def with_notes(stage: Callable[[str], None]) -> Callable[[str, Any], None]:
+    """A hook on the compiler's stages: it tells ``stage`` their names, and prints what the front end assumed about the
+    model, once each, to standard error (the gears of one model assume the same)."""
+    printed: set[str] = set()
+
+    def hook(name: str, value: Any) -> None:
+        stage(name)
+        for text in value.notes if name == "parse" else ():
+            if text not in printed:
+                printed.add(text)
+                click.echo(f"note: {text}", err=True)
+
+    return hook

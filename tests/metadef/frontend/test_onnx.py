@@ -45,6 +45,7 @@ def test_names_layers_and_origins() -> None:
     first, second, third = graph.nodes
     assert (first.path, first.layer, first.origins) == ("Block12/FFN/Relu", "Block12/FFN", ("/Block12/FFN/Relu",))
     assert second.path == "Block12/FFN/Relu_1"
+    assert graph.notes == ["nodes share a name and were numbered: '/Block12/FFN/Relu' (2 nodes)"]
     assert (third.name, third.layer) == ("Relu_y", "")
     assert [tensor.name for node in graph.nodes for tensor in node.outputs] == ["a", "b", "y"]
     assert graph.dialect == "onnx" and graph.output_names == ["y"]
@@ -190,7 +191,10 @@ def test_initializers_that_are_inputs_are_defaults() -> None:
 
 def test_declared_shapes_may_lie() -> None:
     made = model("net (float[2,3] x) => (float[9,9] y) <float[7] a> { a = Relu(x) y = Neg(a) }")
-    assert load_onnx(made).outputs[0].desc.origin_shape == (2, 3)
+    graph = load_onnx(made)
+    assert graph.outputs[0].desc.origin_shape == (2, 3)
+    assert graph.notes == ["output 'y' is declared as [9, 9], but its operators make [2, 3]"]
+    assert not load_onnx(model("net (float[N,3] x) => (float[1,K] y) { y = Relu(x) }"), dims={"N": 2}).notes
 
 
 def test_empty_batches_and_scalars_pass() -> None:
@@ -413,6 +417,24 @@ def test_damaged_constants() -> None:
     made.graph.initializer[0].dims[0] = 5
     with pytest.raises(ModelError, match=r"(?s)constant 'w' is damaged.*5 elements"):
         load_onnx(made)
+
+
+def test_constants_that_share_a_name_or_have_no_size_are_refused_even_unread() -> None:
+    made = model("net (float[4] x) => (y) { y = Relu(x) }", weights={"w": np.ones(4, np.float32)})
+    made.graph.initializer.append(made.graph.initializer[0])
+    made.graph.initializer[1].dims[0] = -4
+    with pytest.raises(ModelError, match=r"(?s)E13009: 2 constants are called 'w'.*E10041.*negative dimension.*-4"):
+        load_onnx(made)
+
+
+def test_a_negative_size_is_no_open_dimension() -> None:
+    made = model("net (float[4,3] x) => (y) { y = Relu(x) }")
+    sizes = made.graph.input[0].type.tensor_type.shape.dim
+    sizes[0].dim_value = -4
+    with pytest.raises(ModelError, match=r"(?s)E10011: port 'x'.*-1 for an open.*-4, 3.*--shape x="):
+        load_onnx(made)
+    sizes[0].dim_value = -1
+    assert load_onnx(made).inputs[0].desc.origin_shape == (1, 3)
 
 
 def test_no_error_escapes_its_family(rng: np.random.Generator) -> None:
