@@ -6,12 +6,42 @@ An interrupted run or a full disk leaves the earlier file as it was.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from metadef.error import UsageError
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels and functions are kept: ``NPUSIM_KERNEL_CACHE``, or the platform's cache folder.
+
+    Without a home folder to put it in, a folder named after the user in the place for temporary files.
+    """
+    root = os.environ.get("NPUSIM_KERNEL_CACHE")
+    if root:
+        return Path(root)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"npusim-{os.getuid() if hasattr(os, 'getuid') else 'cache'}" / "kernels"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "npusim" / "kernels"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", str(home))) / "npusim" / "kernels"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "npusim" / "kernels"
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def atomic_write(path: str | Path, write: Callable[[BinaryIO], object]) -> Path:

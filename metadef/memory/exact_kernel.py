@@ -8,11 +8,11 @@ Arguments: ``bodies`` = (sizes, first section, last section, modulus, residue, p
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from metadef.jit import compiled
 
 WIDTH_AREA_TOTAL, TOTAL_AREA_WIDTH, TOTAL_WIDTH_AREA = range(3)
 FOUND, NONE, LIMIT = 1, 0, -1
@@ -23,7 +23,7 @@ TRAIL, CHOSEN, MIN_RANK_BELOW, MARK, PARTS, PART, PART_COUNT = range(8, 15)
 FRAME_COLUMNS = 15
 
 # Called from compiled code only: without wrappers the first compilation is a quarter shorter.
-_helper: Any = partial(njit, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)()
+_helper: Any = compiled(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @_helper
@@ -289,7 +289,7 @@ def _later_parts_fit(frame, items, order, parts, bodies, capacity, state):
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@compiled()
 def solve(bodies, capacity, limit, always, ranking):
     """One run of the search. Gives (offsets, FOUND | NONE | LIMIT, placements tried).
 

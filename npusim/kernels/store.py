@@ -15,13 +15,13 @@ import functools
 import hashlib
 import importlib
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from metadef.files import cache_folder
 from npusim.kernels.cpu import Cpu, host
 
 Progress = Callable[[str, int, int], None]
@@ -104,16 +104,7 @@ def loaded() -> list[str]:
 
 def cache_directory() -> Path:
     """Directory of the object files for this source tree, library versions and CPU."""
-    root = os.environ.get("NPUSIM_KERNEL_CACHE")
-    if root:
-        base = Path(root)
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches" / "npusim" / "kernels"
-    elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "npusim" / "kernels"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npusim" / "kernels"
-    return base / store_key()
+    return cache_folder() / store_key()
 
 
 @functools.cache
