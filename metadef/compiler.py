@@ -182,9 +182,12 @@ def compile_model(
     """
     options = options or CompileOptions()
     if options.gears is not None:
+        from metadef.capacity import check_program_memory
         from metadef.gear_build import compile_gears
 
-        return compile_gears(source, options, on_stage)
+        merged = compile_gears(source, options, on_stage)
+        check_program_memory(merged.model.program, merged.target)
+        return merged
     return _placed(schedule_model(source, options, on_stage=on_stage), options, on_stage or _ignore)
 
 
@@ -200,6 +203,7 @@ def replan(made: Compilation, schedule: Schedule) -> Compilation:
 
 def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compilation:
     """The back half of the road: plan, check, lower."""
+    from metadef.capacity import check_plan_memory
     from metadef.lower import lower
     from metadef.memory import check_plan, plan_memory
 
@@ -207,6 +211,7 @@ def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compi
     with _timed(seconds, "plan"):
         plan = plan_memory(schedule, capacity=options.capacity_bytes, inplace=options.inplace, reuse=options.reuse)
         check_plan(schedule, plan)
+        check_plan_memory(plan, front.target)
     hook("plan", plan)
     with _timed(seconds, "lower"):
         program, weights = lower(graph, schedule, plan, front.target, options.precision)

@@ -98,6 +98,12 @@ class ContractError(LabError):
     family = "contract"
 
 
+class HostMemoryError(LabError):
+    """This computer lacks the memory for the simulated device's."""
+
+    family = "environment"
+
+
 class DeviceFault(LabError):
     """The simulated device stopped: misaligned on-chip address, index out of range, read of poisoned memory."""
 

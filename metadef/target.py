@@ -172,6 +172,11 @@ class Target:
         return sorted(key.removeprefix(head) for key in self.constants if key.startswith(head))
 
     @property
+    def device_bytes(self) -> int:
+        """Size of global memory."""
+        return int(self.value("memory.device_bytes"))
+
+    @property
     def hbm_bytes_per_cycle(self) -> float:
         """What global memory sustains for all cores together, reads and writes."""
         rate = self.value("memory.hbm_nominal_tb_s") * self.value("memory.hbm_efficiency")

@@ -16,6 +16,7 @@ from metadef.dtype import DType
 from metadef.error import ContractError, DeviceFault, Problem, UsageError, suggest
 from metadef.format import pack, unpack
 from metadef.program import Binding, Operand, Program, Region, Span, Task
+from npusim.host_memory import available_bytes, check_host_memory, host_memory_error, physical_bytes
 
 POISON = 0x7FF7
 """Fill of unwritten memory, as a 16-bit pattern: a NaN when read as float16, float32 or float64."""
@@ -32,6 +33,7 @@ class Device:
 
     Raises:
         ContractError: the weights are too short, or an operand lies outside its region or on an impossible address.
+        HostMemoryError: this computer has less memory than the device's regions take.
     """
 
     def __init__(self, program: Program, weights: np.ndarray, memory: np.ndarray | None = None) -> None:
@@ -49,7 +51,8 @@ class Device:
             raise ContractError(
                 "the shared memory is too short", expected=f"{needed} bytes", got=f"{memory.nbytes} bytes"
             )
-        self.memory = page_buffer(needed) if memory is None else memory[:needed]
+        self.memory = _device_memory(program, needed) if memory is None else memory[:needed]
+        self._touched = memory is not None
         self._weights_host = self.weights.ctypes.data
         self._memory_host = self.memory.ctypes.data
         _check_operands(program)
@@ -96,8 +99,12 @@ class Device:
 
         Raises:
             UsageError: unknown or missing names, wrong shapes or element types; all of them at once.
+            HostMemoryError: before the first run, if less memory is free than the device takes.
         """
         arrays = checked_feeds(self.program.inputs, feeds)
+        if not self._touched:
+            check_host_memory(self.program, available_bytes())
+            self._touched = True
         for binding in self.program.inputs:
             self.write_tensor(binding.operand, pack(arrays[binding.name], binding.operand.desc))
 
@@ -141,6 +148,15 @@ class Device:
                     got=f"{count} of {operand.payload_bytes // operand.desc.dtype.bytes} elements unwritten",
                     hint="the plan let two live tensors share memory, or the producer left part of its result out",
                 )
+
+
+def _device_memory(program: Program, size_bytes: int) -> np.ndarray:
+    """Memory for a program. Raises HostMemoryError where this computer has not as much, whatever is free now."""
+    check_host_memory(program, physical_bytes())
+    try:
+        return page_buffer(size_bytes)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise host_memory_error(program, "what the system grants") from error
 
 
 def page_buffer(size_bytes: int) -> np.ndarray:

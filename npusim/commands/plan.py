@@ -118,7 +118,9 @@ def _without_reuse(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
 
 
 def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> MemoryPlan:
+    from metadef.capacity import check_plan_memory
     from metadef.memory import check_plan, plan_memory
+    from metadef.target import known_targets, load_target
 
     capacity = options["capacity"] if options["capacity"] is not None else given
     try:
@@ -133,6 +135,8 @@ def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> 
     except PlanError as error:
         raise _with_advice(error, schedule, capacity) from error
     check_plan(schedule, made)
+    if schedule.soc in known_targets():
+        check_plan_memory(made, load_target(schedule.soc))
     return made
 
 
