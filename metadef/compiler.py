@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metadef.error import UsageError
+from metadef.error import Problem, UsageError, suggest
 from metadef.graph import Graph
 from metadef.memory.plan import MemoryPlan
 from metadef.model import Model
@@ -137,6 +137,7 @@ def schedule_model(
         raise UsageError(
             "one schedule has one set of shapes", hint="metadef.gear_build.gear_options gives one per gear"
         )
+    _check_pass_names(options.disabled_passes)
     hook = on_stage or _ignore
     seconds: dict[str, float] = {}
     target = load_target(options.soc)
@@ -222,6 +223,18 @@ def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compi
 
 def _ignore(name: str, value: Any) -> None:
     """The hook of callers that do not watch the stages."""
+
+
+def _check_pass_names(names: frozenset[str]) -> None:
+    """Raises UsageError for passes that do not exist, all of them at once."""
+    if not names:
+        return
+    from metadef.passes import PIPELINE
+
+    known = [item.name for item in PIPELINE]
+    unknown = sorted(names.difference(known))
+    if unknown:
+        raise UsageError([Problem(f"there is no pass '{name}'", hint=suggest(name, known)) for name in unknown])
 
 
 @contextmanager

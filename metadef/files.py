@@ -63,7 +63,7 @@ def atomic_write(path: str | Path, write: Callable[[BinaryIO], object]) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         raise UsageError(
-            f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another --out"
+            f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another place for it, or make room"
         ) from error
     finally:
         if temporary and os.path.exists(temporary):

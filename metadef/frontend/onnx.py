@@ -49,7 +49,9 @@ def load_onnx(
     if model.functions:
         model = _inlined(model)
     onnx_check.check_values(model.graph)
-    nodes = _live(onnx_check.sorted_nodes(model.graph.node), [item.name for item in model.graph.output])
+    outputs = [item.name for item in model.graph.output]
+    onnx_check.check_outputs(outputs)
+    nodes = _live(onnx_check.sorted_nodes(model.graph.node), outputs)
     onnx_check.check_nodes(nodes, model, versions)
     reader = onnx_read.TensorReader(read)
     reader.check_external(model.graph.initializer)
@@ -69,7 +71,6 @@ def load_onnx(
         walk.add_input(item.name, item.type.tensor_type.elem_type, bound.shapes[item.name])
     _read_constants(model.graph, nodes, walk, reader)
     walk.run(nodes)
-    outputs = [item.name for item in model.graph.output]
     written = GraphWriter(read.name, walk, versions).write(fed, _live(walk.nodes, outputs), outputs)
     made = {name: tensor.desc.origin_shape for name, tensor in zip(outputs, written.outputs)}
     lies = [] if shapes else lying_outputs(model.graph.output, made)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -194,6 +194,15 @@ def _constant_problems(graph: onnx.GraphProto) -> list[Problem]:
             text = f"constant '{name}' has a negative dimension"
             problems.append(Problem(text, "E10041", expected="sizes of 0 or more", got=str(list(dims))))
     return problems
+
+
+def check_outputs(names: Sequence[str]) -> None:
+    """Raises ModelError if an output of the graph is listed twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ModelError(
+            [Problem(f"graph output '{name}' is listed twice", code="E14001", hint="list it once") for name in twice]
+        )
 
 
 def check_values(graph: onnx.GraphProto) -> None:

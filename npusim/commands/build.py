@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from metadef.error import UsageError
 from npusim.commands.options import gear_options, json_option, model_options, session_options
 from npusim.commands.output import console_of, print_json, progress, with_notes
 
@@ -28,6 +29,8 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
     from metadef.compiler import compile_model
     from metadef.model import save_om
 
+    if not Path(output).absolute().parent.is_dir():
+        raise UsageError(f"cannot write '{output}': its folder does not exist", hint="make it first, or mend the path")
     dumper = _Dumper(Path(dump)) if dump else None
     with progress() as stage:
         compilation = compile_model(
