@@ -74,6 +74,7 @@ def _tensor_rows(
 ) -> list[PlanRow]:
     rows = []
     for tensor in schedule.tensors:
+        # Nobody writes a view itself: it begins with its base, not at the start as other values that only are read do.
         alias, kind = aliases.get(tensor.id, (-1, ""))
         span = _row_span(live, tensor.id)
         slot = tensor.payload_bytes if kind == "view" else slots[tensor.id]
@@ -85,7 +86,7 @@ def _tensor_rows(
                 offsets[tensor.id],
                 slot,
                 tensor.payload_bytes,
-                span.first,
+                max(span.first, live.base_spans[live.base[tensor.id]].first),
                 span.last,
                 alias,
                 kind,

@@ -13,7 +13,8 @@ from metadef.memory.report import (
     reuse_rate,
     top_consumers,
 )
-from tests.metadef.memory.schedules import residual_network
+from metadef.schedule import TensorKind, View
+from tests.metadef.memory.schedules import Maker, residual_network
 
 
 def test_json_has_the_stable_keys():
@@ -48,3 +49,14 @@ def test_shares_and_tables():
     assert any(row["alias"].startswith("inplace of ") for row in rows)
     top = top_consumers(plan, 3)
     assert len(top) == 3 and top[0].slot_bytes >= 1_606_144
+
+
+def test_views_begin_with_their_base():
+    make = Maker()
+    first = make.step("first", [make.tensor("x", 4096, TensorKind.INPUT)], 4096)
+    base = make.step("base", [first], 4096)
+    view = make.tensor("view", 4096)
+    make.schedule.views.append(View(view, base))
+    make.step("user", [make.step("other", [first], 64), view], 4096, kind=TensorKind.OUTPUT)
+    spans = {row.name: (row.first, row.last) for row in plan_memory(make.schedule).rows}
+    assert spans["view"] == spans["base"] == (1, 3)
