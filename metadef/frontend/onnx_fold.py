@@ -19,6 +19,7 @@ from metadef.error import InferError, LabError, ModelError, OperatorError, Probl
 from metadef.frontend.onnx_check import find_schema, sorted_nodes
 from metadef.frontend.onnx_read import TensorReader, captured_names, label_of, subgraphs
 from metadef.ops.geometry import window_count
+from metadef.ops.numeric import condensed
 
 T = TypeVar("T")
 
@@ -29,6 +30,9 @@ FOLD_BYTES = 64 << 20
 _NEVER_FOLD = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
 )
+
+
+_NO_COPY = frozenset(("Constant", "ConstantOfShape", "Identity", "Unsqueeze", "Squeeze"))
 
 
 class ShapeWalk:
@@ -91,11 +95,11 @@ class ShapeWalk:
             return False
         operands = [self.constants[name] if name else None for name in node.input]
         quick = _QUICK.get(node.op_type) if main else None
+        if self._sees_much(node, operands) and self._too_large(node, operands):
+            return False
         if quick is not None:
             results = [_attempt(node, lambda: quick(node, operands, self._reader))]
         else:
-            if self._too_large(node, operands):
-                return False
             try:
                 results = self._reference(node)
             except InferError as error:
@@ -106,6 +110,15 @@ class ShapeWalk:
                 self.add_constant(name, np.asarray(value))
         return True
 
+    @staticmethod
+    def _sees_much(node: onnx.NodeProto, operands: list[np.ndarray | None]) -> bool:
+        """Whether the size of the result is worth a look: shape arithmetic is small, and views take no memory."""
+        if node.domain not in ("", "ai.onnx") or node.op_type not in _QUICK:
+            return True
+        return node.op_type not in _NO_COPY and any(
+            value is not None and value.size > SMALL_ELEMENTS for value in operands
+        )
+
     def _shape_value(self, node: onnx.NodeProto) -> np.ndarray:
         dims = shape_of(self.types[node.input[0]]) or ()
         if node.op_type == "Size":
@@ -115,7 +128,7 @@ class ShapeWalk:
 
     def _too_large(self, node: onnx.NodeProto, operands: list[np.ndarray | None]) -> bool:
         self._infer(node)
-        taken = sum(value.nbytes for value in operands if value is not None)
+        taken = sum(condensed(value).nbytes for value in operands if value is not None)
         made = sum(prod(shape_of(self.types[name]) or ()) * 4 for name in node.output if name)
         return made > max(FOLD_BYTES, 2 * taken)
 

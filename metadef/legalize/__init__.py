@@ -6,24 +6,27 @@ with the reason; layer paths, origins and names of results are kept.
 
 from __future__ import annotations
 
-from typing import Any
-
-from metadef.error import ContractError, InferError, LabError, Problem
+from metadef.error import ContractError, InferError, LabError, Problem, TargetError
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import Engine
 from metadef.legalize import arithmetic, compositions, movement, networks, reductions  # noqa: F401  (they fill the table)
 from metadef.legalize.table import Step, Unmapped, find_rule, known_types, rule
+from metadef.target import Target
 
 __all__ = ["Step", "Unmapped", "find_rule", "known_types", "legalize", "rule"]
 
+_LEAST_BYTES = 2
+"""Of an element, as far as precision is not settled."""
 
-def legalize(graph: Graph, target: Any = None) -> Graph:
+
+def legalize(graph: Graph, target: Target | None = None) -> Graph:
     """A new graph of dialect "ascend" that computes the same.
 
-    ``target`` is part of the road's contract; no rule depends on the chip so far.
+    No rule depends on the chip, but with a ``target`` every tensor must fit its memory.
 
     Raises:
         InferError: operands of a node do not fit its rule or its Ascend prototype; all such nodes at once.
+        TargetError: tensors that are larger than the chip's memory, in the smallest type they may be kept in.
     """
     if graph.dialect == "ascend":
         return graph
@@ -48,7 +51,28 @@ def legalize(graph: Graph, target: Any = None) -> Graph:
     made.set_outputs([_mapped(made, tensors, tensor) for tensor in graph.outputs], graph.output_names)
     _drop_unread(made)
     made.verify()
+    if target is not None:
+        _check_memory(made, target)
     return made
+
+
+def _check_memory(made: Graph, target: Target) -> None:
+    """Before any pass, so that none reads what no card holds. Wide types count as halves: passes may narrow them."""
+    held = [("", tensor) for tensor in (*made.inputs, *made.constants())]
+    held += [(node.path, tensor) for node in made.nodes for tensor in node.outputs]
+    sizes = [tensor.desc.elements * min(tensor.desc.dtype.bytes, _LEAST_BYTES) for _, tensor in held]
+    over = [at for at, size in enumerate(sizes) if size > target.device_bytes]
+    if not over:
+        return
+    node, tensor = held[over[0]]
+    others = f", and {len(over) - 1} more" if len(over) > 1 else ""
+    raise TargetError(
+        f"tensor '{tensor.name}'{others} larger than the memory of {target.soc}",
+        node=node,
+        expected=f"at most {target.device_bytes} bytes",
+        got=f"{tensor.desc}, at least {sizes[over[0]]} bytes",
+        hint="check the attribute or operand that sizes it (pads, repeats, scales, shape), or bind smaller inputs",
+    )
 
 
 def _mapped(made: Graph, tensors: dict[int, Tensor], tensor: Tensor) -> Tensor:

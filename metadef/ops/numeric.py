@@ -14,6 +14,14 @@ HALF_TINY = 2.0**-14
 """Largest and smallest normal float16 number."""
 
 
+def condensed(value: np.ndarray) -> np.ndarray:
+    """The array with length 1 along every axis that only repeats (stride 0); ``np.broadcast_to`` undoes it.
+
+    Element-wise work on a stretched constant costs what its own elements cost.
+    """
+    return value[tuple(slice(0, 1) if step == 0 else slice(None) for step in value.strides)]
+
+
 def widen(value: np.ndarray, dtype: DType, compute: type = np.float32) -> np.ndarray:
     """A stored value as operands of a reference: 16-bit floats as ``compute``, everything else as it is.
 

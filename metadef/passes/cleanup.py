@@ -14,6 +14,7 @@ from metadef.dtype import DType
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass
 from metadef.ops.evaluate import constant_value, evaluate_node
+from metadef.ops.numeric import condensed
 from metadef.rewrite import Nodes, Pass, PassContext, Rule, bypass, inherit
 
 # -- constants ---------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def _constant_is(node: Node, slot: int, value: float) -> bool:
         return False
     if other.desc.origin_shape != node.output.desc.origin_shape or tensor.desc.dtype is DType.BF16:
         return False
-    return bool(tensor.const.flat[0] == value) and bool(np.all(tensor.const == value))
+    return bool(tensor.const.flat[0] == value) and bool(np.all(condensed(tensor.const) == value))
 
 
 def _zeros(values: tuple[int, ...]) -> bool:

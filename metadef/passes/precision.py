@@ -15,7 +15,7 @@ from metadef.error import Problem, TargetError
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass
 from metadef.ops.evaluate import constant_value
-from metadef.ops.numeric import HALF_MAX, narrow, widen
+from metadef.ops.numeric import HALF_MAX, condensed, narrow, widen
 from metadef.rewrite import Pass, PassContext
 
 CUBE = (CostClass.CONV, CostClass.MATMUL)
@@ -141,12 +141,16 @@ class _Refiner:
 
     def _converted(self, tensor: Tensor, dtype: DType) -> np.ndarray:
         """Rounded to nearest even; finite values past the range become the largest number (GE's ConstantClipPass)."""
-        value = widen(constant_value(tensor), tensor.desc.dtype)
+        whole = constant_value(tensor)
+        return np.broadcast_to(self._rounded(tensor, condensed(whole), dtype), whole.shape)
+
+    def _rounded(self, tensor: Tensor, stored: np.ndarray, dtype: DType) -> np.ndarray:
+        value = widen(stored, tensor.desc.dtype)
         if dtype is not DType.FLOAT16 or value.size == 0 or max(float(value.max()), -float(value.min())) <= HALF_MAX:
             return narrow(value, dtype)
         past = np.isfinite(value) & (np.abs(value) > HALF_MAX)
-        if count := int(np.count_nonzero(past)):
-            text = f"{count} of {value.size} values lie beyond +-{HALF_MAX:g} and were clipped to it"
+        if count := int(np.count_nonzero(past)) * (tensor.desc.elements // value.size):
+            text = f"{count} of {tensor.desc.elements} values lie beyond +-{HALF_MAX:g} and were clipped to it"
             self.context.record.note(tensor.name, text)
         return narrow(np.where(past, np.copysign(np.float32(HALF_MAX), value), value), dtype)
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from metadef.error import InferError
+from metadef.error import InferError, TargetError
 from metadef.format import Format
 from metadef.frontend.onnx import load_onnx
 from metadef.graph import Graph
 from metadef.kernel import Engine
 from metadef.legalize import Step, Unmapped, find_rule, known_types, legalize, rule
+from metadef.target import load_target
 from tests.metadef.legalize.onnx_cases import check_against_ort
 
 
@@ -178,3 +179,24 @@ def test_a_transformer_block_agrees_with_onnxruntime(rng: np.random.Generator) -
     }
     graph = check_against_ort(onnx_model(text, **weights), feeds)  # type: ignore[arg-type]
     assert {"LayerNorm", "BatchMatMulV2", "SoftmaxV2", "SelectV2", "Erf"} <= {node.op_type for node in graph.nodes}
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "place"),
+    [
+        (
+            "y = Conv <pads = [1000000000, 1000000000, 1000000000, 1000000000]> (x, k)",
+            {},
+            "node 'enc/Conv': tensor 'y'",
+        ),
+        ("a = ConstantOfShape (s) y = Add (a, k)", {"s": np.array([10**6, 10**6, 1, 1])}, "tensor 'a', and 1 more"),
+        ("a = Tile (k, s) y = Add (a, x)", {"s": np.array([10**6, 10**6, 1, 1])}, "node 'enc/Tile': tensor 'a', and 1"),
+    ],
+)
+def test_a_tensor_beyond_the_chips_memory_is_refused_before_anything_reads_it(
+    text: str, weights: dict[str, np.ndarray], place: str
+) -> None:
+    weights = {"k": np.ones((1, 1, 1, 1), np.float32), **weights}
+    model = onnx_model(f"net (float[1,1,1,1] x) => (y) {{ {text} }}", **weights)
+    with pytest.raises(TargetError, match=f"(?s){place}.*memory of Ascend910B4.*at most 34359738368 bytes"):
+        legalize(load_onnx(model), load_target("Ascend910B4"))

@@ -7,6 +7,9 @@ import pytest
 
 from metadef.dtype import DType
 from metadef.error import TargetError
+from metadef.graph import Graph
+from metadef.passes import run_pipeline
+from metadef.target import load_target
 from metadef.text import parse_graph, print_graph
 
 TWO_PRODUCTS = """
@@ -97,3 +100,15 @@ graph("mixed"):
 """
     graph, _ = run(text, "RefineRunningPrecision")
     assert print_graph(graph) == print_graph(parse_graph(text))
+
+
+def test_a_stretched_constant_is_rounded_once_and_stays_stretched():
+    graph = Graph("stretched")
+    x = graph.add_input("x", (1 << 10, 1 << 20))
+    k = graph.add_const("k", np.broadcast_to(np.array([[1e5]], np.float32), (1 << 10, 1 << 20)))
+    graph.set_outputs([graph.add_node("Mul", [x, k], name="y").output])
+    report = run_pipeline(graph, load_target("Ascend910B3"))
+    (constant,) = graph.constants()
+    assert constant.const.shape == (1 << 10, 1 << 20) and constant.const.strides == (0, 0)
+    assert constant.const.flat[0] == np.float16(65504)
+    assert any(f"{1 << 30} of {1 << 30} values" in text for texts in report.notes().values() for text in texts)
