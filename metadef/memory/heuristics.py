@@ -66,13 +66,26 @@ def by_breadth(problem: Problem) -> list[int]:
     for delta in change[:steps]:
         total += delta
         breadth.append(total)
-    starting: list[list[int]] = [[] for _ in range(steps)]
-    for i, a in enumerate(problem.first):
-        starting[a].append(i)
     busiest_first = sorted(range(steps), key=lambda step: (-breadth[step], step))
-    rank = {step: place for place, step in enumerate(busiest_first)}
-    best = [min(rank[step] for step in range(a, b + 1)) for a, b in zip(problem.first, problem.last)]
+    rank = [0] * steps
+    for position, step in enumerate(busiest_first):
+        rank[step] = position
+    best = _least_within(rank, problem.first, problem.last)
     return sorted(range(len(problem)), key=lambda i: (best[i], -problem.extents[i], i))
+
+
+def _least_within(values: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:
+    """The least value in each range of positions (inclusive), by a table of the minima of all stretches of 2^k."""
+    longest = max((b - a + 1 for a, b in zip(first, last)), default=1)
+    table = [values]
+    while 2 << len(table) - 1 <= longest:
+        half = 1 << len(table) - 1
+        table.append([min(pair) for pair in zip(table[-1], table[-1][half:])])
+    least = []
+    for a, b in zip(first, last):
+        level = (b - a + 1).bit_length() - 1
+        least.append(min(table[level][a], table[level][b + 1 - (1 << level)]))
+    return least
 
 
 def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int | None = None) -> Offsets | None:
@@ -80,6 +93,8 @@ def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int 
 
     None if a pinned body collides with another one, or if the peak would pass ``limit``.
     """
+    if problem.large and limit is None:
+        return problem.large.place(order, best_fit)
     offsets: list[int] = [-1] * len(problem)
     for i, body in enumerate(problem.bodies):
         if body.pinned is not None:

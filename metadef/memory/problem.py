@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise, permutations, product
+from typing import TYPE_CHECKING
 
 from metadef.memory.bodies import Body, LegalPair, Rect, rects_meet
 from metadef.memory.live import StepOrder, branch_sides
 
+if TYPE_CHECKING:
+    from metadef.memory.large import LargeConflicts
+
 WORLDS_LIMIT = 256
 MATCHING_LIMIT = 5
+
+LARGE_BODIES = 2_000
+"""Above so many bodies conflicts are found, and bodies placed, by compiled code (``large``)."""
 
 
 class Problem:
@@ -30,11 +38,28 @@ class Problem:
         self.first = [min((rect.first for rect in body.rects), default=0) for body in self.bodies]
         self.last = [max((rect.last for rect in body.rects), default=0) for body in self.bodies]
         self.times = times
-        self.near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
-        self._find_conflicts()
 
     def __len__(self) -> int:
         return len(self.bodies)
+
+    @cached_property
+    def large(self) -> LargeConflicts | None:
+        """The conflicts as arrays for compiled code; None for few bodies, streams and branches."""
+        plain = self.order.linear and not any(rect.labels for body in self.bodies for rect in body.rects)
+        if len(self) <= LARGE_BODIES or not plain:
+            return None
+        from metadef.memory.large import LargeConflicts
+
+        return LargeConflicts(self.bodies)
+
+    @cached_property
+    def near(self) -> list[list[tuple[int, int, int]]]:
+        return self.large.near() if self.large else self._conflicts()
+
+    @property
+    def entries(self) -> int:
+        """Conflicts, counted from both sides."""
+        return self.large.entries if self.large else sum(map(len, self.near))
 
     @property
     def single(self) -> bool:
@@ -55,16 +80,19 @@ class Problem:
 
     def overlaps(self, offsets: Sequence[int]) -> tuple[int, int] | None:
         """The first pair of bodies that a placement lets overlap, or None."""
+        if self.large:
+            return self.large.overlaps(offsets)
         for i, conflicts in enumerate(self.near):
             for j, low, high in conflicts:
                 if j < i and low < offsets[i] - offsets[j] < high:
                     return j, i
         return None
 
-    def _find_conflicts(self) -> None:
+    def _conflicts(self) -> list[list[tuple[int, int, int]]]:
         """Sweep over the steps; only rectangles alive together in step order, or unordered by events, are compared."""
         rects = [(rect.first, i, rect) for i, body in enumerate(self.bodies) for rect in body.rects if rect.size]
         rects.sort(key=lambda entry: (entry[0], entry[1]))
+        near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
         alive: list[tuple[int, int, int, Rect]] = []
         for serial, (first, i, rect) in enumerate(rects):
             if self.order.linear:
@@ -73,9 +101,10 @@ class Problem:
             for _, _, j, other in alive:
                 if j != i and rects_meet(rect, other, self.order):
                     low, high = other.rel - rect.rel - rect.size, other.rel + other.size - rect.rel
-                    self.near[i].append((j, low, high))
-                    self.near[j].append((i, -high, -low))
+                    near[i].append((j, low, high))
+                    near[j].append((i, -high, -low))
             insort(alive, (rect.last, serial, i, rect))
+        return near
 
 
 def worlds(bodies: Iterable[Body]) -> list[dict[str, str]]:

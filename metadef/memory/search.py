@@ -30,6 +30,9 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
 QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
+RAISE_SHARE, RAISE_VISITS_PER_S = 0.5, 60_000_000
+"""For each of two choices of in-place pairs of a large pool: share of the budget, compiled visits in a second."""
+
 SMALL_BODIES = 40
 """Pools of at most so many bodies are searched by relations."""
 
@@ -155,7 +158,12 @@ class _Search:
         budget_s = self.wish.budget_s / 2
         if self.wish.method == "best" and problem.order.linear:
             budget_s = min(budget_s * SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S)
-        visits = sum(map(len, problem.near)) + 4 * len(problem)
+        if problem.large:
+            visits = int(self.wish.budget_s * RAISE_SHARE * RAISE_VISITS_PER_S)
+            found = problem.large.raise_misfits(heuristics.by_birth(problem), self.goal, visits)
+            self._offer(problem, taken, found, "raise-misfits")
+            return
+        visits = problem.entries + 4 * len(problem)
         tries = min(int(budget_s * VISITS_PER_S / max(visits, 1)), MOST_TRIES)
         start = heuristics.by_size(problem)
         self._offer(problem, taken, heuristics.hill_climb(problem, start, self.goal, tries), "hill-climb")

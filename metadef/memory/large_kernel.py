@@ -1,0 +1,153 @@
+"""Compiled loops for pools of thousands of bodies: who conflicts with whom, and placing into gaps.
+
+Same answers as the plain code in ``problem`` and ``heuristics``, on arrays. Imported for large pools only. Conflicts
+are held as ``(start, near, low, high)``: body i's entries are ``start[i]:start[i + 1]``, and offset i - offset near[e]
+may not lie between low[e] and high[e]. ``grid`` = (modulus, residue) of every body; a pin or -1 in ``pins``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from metadef.jit import compiled
+
+_compiled: Any = compiled()
+
+
+@_compiled
+def _meetings(owner, first, last, fill, start, near, low, high, rel, size):
+    """Sweep over rectangles sorted by first step; counts meetings per body into start[i + 1], or fills the entries."""
+    alive = np.empty(owner.size, np.int32)
+    count = 0
+    for r in range(owner.size):
+        kept, i = 0, owner[r]
+        for k in range(count):
+            q = alive[k]
+            if last[q] < first[r]:
+                continue
+            alive[kept] = q
+            kept += 1
+            j = owner[q]
+            if i == j:
+                continue
+            if not fill:
+                start[i + 1] += 1
+                start[j + 1] += 1
+                continue
+            below, above = rel[q] - rel[r] - size[r], rel[q] + size[q] - rel[r]
+            near[start[i]], low[start[i]], high[start[i]] = j, below, above
+            near[start[j]], low[start[j]], high[start[j]] = i, -above, -below
+            start[i] += 1
+            start[j] += 1
+        alive[kept] = r
+        count = kept + 1
+
+
+def conflicts(bodies: int, owner, first, last, rel, size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(start, near, low, high) of all bodies, from rectangles sorted by (first step, body); empty ones left out."""
+    start = np.zeros(bodies + 1, np.int64)
+    none = np.zeros(0, np.int64)
+    _meetings(owner, first, last, False, start, np.zeros(0, np.int32), none, none, rel, size)
+    start = np.cumsum(start)
+    total = int(start[-1])
+    near, low, high = np.empty(total, np.int32), np.empty(total, np.int64), np.empty(total, np.int64)
+    _meetings(owner, first, last, True, start[:-1].copy(), near, low, high, rel, size)
+    return start, near, low, high
+
+
+@_compiled
+def _sort_gaps(lows, highs, count):
+    """Sort the first ``count`` forbidden gaps by their low ends."""
+    for k in range(1, count):
+        low, high, place = lows[k], highs[k], k
+        while place > 0 and lows[place - 1] > low:
+            lows[place], highs[place] = lows[place - 1], highs[place - 1]
+            place -= 1
+        lows[place], highs[place] = low, high
+
+
+@_compiled
+def _tightest(count, lows, highs, cursor, modulus, residue):
+    """Offset in the tightest gap between forbidden intervals; above them all if no gap holds the body."""
+    _sort_gaps(lows, highs, count)
+    chosen, slack = np.int64(-1), np.int64(-1)
+    for k in range(count):
+        if cursor <= lows[k] and (slack < 0 or lows[k] - cursor < slack):
+            chosen, slack = cursor, lows[k] - cursor
+        if highs[k] > cursor:
+            cursor = highs[k] + (residue - highs[k]) % modulus
+    return chosen if chosen >= 0 else cursor
+
+
+@_compiled
+def _lowest(count, lows, highs, cursor, modulus, residue):
+    """Least offset in no forbidden interval: climbs until a look at all of them lifts it no more."""
+    lifted = True
+    while lifted:
+        lifted = False
+        for k in range(count):
+            if lows[k] < cursor < highs[k]:
+                cursor, lifted = highs[k] + (residue - highs[k]) % modulus, True
+    return cursor
+
+
+@_compiled
+def place(order, rank, dirty, offsets, table, grid, pinned, best_fit):
+    """Put dirty bodies, in the given order, where those of lower rank leave room; what they push becomes dirty.
+
+    ``rank`` is each body's position in the order, pinned ones -1. Changes ``offsets``; gives the conflicts visited.
+    """
+    start, near, low, high = table
+    most = np.max(start[1:] - start[:-1]) if order.size else 0
+    lows, highs = np.empty(most, np.int64), np.empty(most, np.int64)
+    visits = 0
+    for i in order:
+        if pinned[i] or not dirty[i]:
+            continue
+        dirty[i] = False
+        modulus, residue, count = grid[0][i], grid[1][i], 0
+        visits += start[i + 1] - start[i] + 1
+        for e in range(start[i], start[i + 1]):
+            j = near[e]
+            if rank[j] < rank[i] and offsets[j] + high[e] > 0:
+                lows[count], highs[count] = offsets[j] + low[e], offsets[j] + high[e]
+                count += 1
+        least = residue if modulus > 1 else 0
+        if best_fit:
+            at = _tightest(count, lows, highs, least, modulus, residue)
+        else:
+            at = _lowest(count, lows, highs, least, modulus, residue)
+        if at == offsets[i]:
+            continue
+        offsets[i] = at
+        for e in range(start[i], start[i + 1]):
+            if rank[near[e]] > rank[i]:
+                dirty[near[e]] = True
+    return visits
+
+
+@_compiled
+def mark_moved(raised, old, new, table, dirty):
+    """After a change of ranks: raised bodies, and those that a raised neighbour has passed, must be placed anew."""
+    start, near = table[0], table[1]
+    for i in range(raised.size):
+        if raised[i]:
+            dirty[i] = True
+            for e in range(start[i], start[i + 1]):
+                j = near[e]
+                if (old[j] < old[i]) != (new[j] < new[i]):
+                    dirty[j] = True
+
+
+@_compiled
+def overlap(offsets, table):
+    """The first pair (j, i), j < i, that may not lie as it does; (-1, -1) if there is none."""
+    start, near, low, high = table
+    for i in range(offsets.size):
+        for e in range(start[i], start[i + 1]):
+            j = near[e]
+            if j < i and low[e] < offsets[i] - offsets[j] < high[e]:
+                return j, i
+    return -1, -1
