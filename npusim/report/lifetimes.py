@@ -1,4 +1,7 @@
-"""Who lies where and when in the arena, derived from the task list alone (so it works for a loaded ``.om`` too)."""
+"""Who lies where and when in the arena, derived from the task list alone (so it works for a loaded ``.om`` too).
+
+Sizes are the plan's slots by GE's rule, so that the peak is the plan's peak.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metadef.format import SLOT_BYTES, round_up, slot_bytes
 from metadef.program import Operand, Program, Region
 
 
 @dataclass(frozen=True)
 class Life:
-    """A tensor or workspace: ``offset`` in the arena, bytes it occupies, first and last task (inclusive)."""
+    """A tensor or workspace: ``offset`` in the arena, ``bytes`` of its slot, first and last task (inclusive)."""
 
     name: str
     offset: int
@@ -31,7 +35,7 @@ class ArenaStory:
 
     @property
     def peak_bytes(self) -> int:
-        """Largest number of bytes alive at once (payload, without slot padding)."""
+        """Largest number of bytes alive at once, in slots."""
         return max(self.live_bytes, default=0)
 
     def alive_at(self, task: int) -> list[Life]:
@@ -42,19 +46,26 @@ class ArenaStory:
 
 def arena_story(program: Program) -> ArenaStory:
     """Lives of all arena tensors. Bytes that two lives share at a task (in-place pairs, views) count once."""
-    spans: dict[int, tuple[Operand, int, int]] = {}
+    operands: dict[int, list[Operand]] = {}
+    steps: dict[int, list[int]] = {}
     lives: list[Life] = []
     for task in program.tasks:
         for operand in (*task.inputs, *task.outputs):
             if operand is None or operand.region is not Region.ARENA:
                 continue
-            _, first, _ = spans.get(operand.tensor, (operand, task.id, task.id))
-            spans[operand.tensor] = (operand, first, task.id)
+            operands.setdefault(operand.tensor, []).append(operand)
+            steps.setdefault(operand.tensor, []).append(task.id)
         for index, span in enumerate(task.workspaces):
             offset = span.address - program.arena_base
-            lives.append(Life(f"{task.name} workspace {index}", offset, span.bytes, task.id, task.id, workspace=True))
-    for operand, first, last in spans.values():
-        lives.append(Life(operand.name, operand.address - program.arena_base, operand.payload_bytes, first, last))
+            size = round_up(span.bytes, SLOT_BYTES)
+            lives.append(Life(f"{task.name} workspace {index}", offset, size, task.id, task.id, workspace=True))
+    for owner, family in operands.items():
+        # Views and members of a group carry their owner's id; the owner's own operand, if any, is the largest.
+        start = min(item.address for item in family)
+        end = max(item.address + item.payload_bytes for item in family)
+        name = max(family, key=lambda item: item.payload_bytes).name
+        size = slot_bytes(end - start) if end > start else 0
+        lives.append(Life(name, start - program.arena_base, size, steps[owner][0], steps[owner][-1]))
     lives.sort(key=lambda life: (life.first, life.offset))
     live = tuple(_union_bytes([life for life in lives if life.first <= task.id <= life.last]) for task in program.tasks)
     peak = int(np.argmax(live)) if live else 0

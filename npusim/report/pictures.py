@@ -57,7 +57,7 @@ def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, titl
     lower.stairs(np.asarray(story.live_bytes) / MIB, steps, fill=True, color=COLOURS[1], alpha=0.7)
     lower.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
     peak_name = tasks[story.peak_task] if tasks else ""
-    note = f"peak {show_bytes(story.peak_bytes)} at task {story.peak_task}: {peak_name}"
+    note = f"peak {show_bytes(story.peak_bytes)} in slots at task {story.peak_task}: {peak_name}"
     right = story.peak_task > len(tasks) / 2
     lower.annotate(
         note,
@@ -70,7 +70,7 @@ def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, titl
         color=PEAK_COLOUR,
     )
     lower.set_ylim(0, max(story.peak_bytes / MIB * 1.3, 1e-6))
-    lower.set_ylabel("live (MiB)")
+    lower.set_ylabel("live slots (MiB)")
     lower.set_xlabel("task, in execution order")
     lower.set_xlim(0, max(1, len(tasks)))
     return figure

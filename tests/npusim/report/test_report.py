@@ -15,7 +15,7 @@ from rich.console import Console
 
 from metadef.error import UsageError
 from metadef.files import atomic_write, write_text
-from metadef.format import tensor_bytes
+from metadef.memory.report import memory_timeline
 from metadef.program import Region
 from npusim import InferenceSession, SessionOptions
 from npusim.data import digits_model
@@ -73,8 +73,12 @@ def test_lives_end_with_the_last_reader(session: InferenceSession):
         assert 0 <= life.first <= life.last < len(program.tasks)
         assert life.offset + life.bytes <= program.arena_bytes
     assert story.live_bytes[story.peak_task] == story.peak_bytes == max(story.live_bytes)
-    slots = sum(tensor_bytes(life.bytes) for life in story.alive_at(story.peak_task))
-    assert story.peak_bytes <= program.theory_min and slots >= story.peak_bytes
+    assert story.peak_bytes <= program.theory_min
+
+
+def test_pictures_and_plan_name_one_peak(session: InferenceSession):
+    story, timeline = arena_story(session.program), memory_timeline(session.compilation.schedule, session.plan)
+    assert list(story.live_bytes) == timeline.live_bytes and story.peak_task == timeline.peak_step
 
 
 def test_trace_is_ordered_and_complete(session: InferenceSession):
