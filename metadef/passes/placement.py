@@ -88,7 +88,10 @@ def place(node: Node, coupled: bool) -> tuple[Engine, str]:
         return Engine.AICPU, f"no kernel of the AI cores computes {node.op_type} in {refused.label}"
     if opdef.cost is CostClass.VIEW:
         return Engine.GE_LOCAL, ""
-    if opdef.cost in (CostClass.CONV, CostClass.MATMUL) or coupled:
+    cube = opdef.cost in (CostClass.CONV, CostClass.MATMUL)
+    if cube and any(tensor is not None and tensor.desc.elements == 0 for tensor in (*node.inputs, *node.outputs)):
+        return Engine.AICPU, "a product of nothing has no tile for the cube"
+    if cube or coupled:
         return Engine.AICORE, ""
     return Engine.VECTOR, ""
 
