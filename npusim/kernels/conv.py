@@ -9,65 +9,19 @@ convolutions and groups that share a 16-channel block work lane by lane. The cod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from npusim.kernels import panels
 from npusim.kernels.conv_fill import FIELDS
-from npusim.kernels.conv_pieces import dense_scratch, made_of_pieces, pack_pieces, piece_tables, tap_run, whole_blocks
-from npusim.kernels.conv_scratch import Conv2D, Scratch
-from npusim.kernels.cpu import host, l2_bytes
-from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table
+from npusim.kernels.conv_pack import PackedConv, pack_conv
+from npusim.kernels.conv_pieces import dense_scratch, piece_tables, tap_run
+from npusim.kernels.conv_scratch import Conv2D, Scratch, choose_split
+from npusim.kernels.desc import SIZE, Call, call, int64_table
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.weights import conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias
 
-_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
-_NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
-
-
-@dataclass
-class PackedConv:
-    """Weights of one convolution in tile order, made once at load.
-
-    kind: `dense` (16-channel input blocks times output channels), `narrow` (few input channels), `depthwise`, `pieces`
-    (groups that straddle 16-channel blocks: see conv_pieces), or `lanes` (small groups that share a block, each lane
-    reading the channels of its own group).
-    """
-
-    weights: np.ndarray
-    dtype: str
-    bias: np.ndarray
-    vectors: int
-    kind: str
-
-
-def _kind(shape: Conv2D) -> str:
-    if shape.groups == 1:
-        return "narrow" if shape.c <= _NARROW_LIMIT else "dense"
-    if shape.groups == shape.c == shape.o:
-        return "depthwise"
-    if made_of_pieces(shape):
-        return "pieces"
-    return "dense" if whole_blocks(shape) else "lanes"
-
-
-def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None) -> PackedConv:
-    """Pack OIHW weights (fp16 or fp32) and an fp32 bias for `conv2d`."""
-    shape.check()
-    want = (shape.o, shape.c // shape.groups, *shape.kernel)
-    if weights.shape != want:
-        raise ValueError(f"weights have shape {weights.shape}, expected OIHW {want}")
-    kind = _kind(shape)
-    vectors = 1 if shape.groups > 1 else host().panel // 16
-    if kind in ("depthwise", "lanes"):
-        data = lane_taps(weights)
-    elif kind == "pieces":
-        data = pack_pieces(shape, weights)
-    else:
-        data = pack_panels(narrow_taps(weights) if kind == "narrow" else conv_taps(weights), vectors)
-    return PackedConv(data, element_name(data.dtype), padded_bias(bias, shape.o), vectors, kind)
+__all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pack_conv"]
 
 
 def conv2d(
@@ -78,7 +32,7 @@ def conv2d(
     pieces = packed.kind == "pieces"
     layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
-    band_rows, splits = _choose_split(layout, packed, units[1], shape.macs)
+    band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1], shape.macs)
     bands = -(-layout.oh // band_rows)
     layout.set_band(band_rows)
     stored = -(-shape.o // shape.c0_out) * shape.c0_out
@@ -169,43 +123,3 @@ def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
     if c0 == 16:
         return plane * 16 * size, 8 * size, 16 * size
     raise ValueError(f"convolution knows C0 = 8 and 16, not {c0}; convert with transdata first")
-
-
-def _choose_split(layout: Scratch, packed: PackedConv, units: int, macs: int) -> tuple[int, int]:
-    """Rows per band and output-channel splits: enough parts, least estimated traffic, scratch within half of L2."""
-    shape = layout.shape
-    if layout.kind in ("depthwise", "lanes"):
-        return _rows_of_one_unit(layout), units
-    least, wanted = (max(1, min(most, macs // 1_500_000)) for most in (4, 8))
-    weight_bytes = packed.weights.nbytes
-    best: tuple[float, int, int] | None = None
-    for bands in sorted({1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 56, layout.oh}):
-        if bands > layout.oh:
-            continue
-        rows = -(-layout.oh // bands)
-        layout.set_band(rows)
-        actual = -(-layout.oh // rows)
-        pressure = max(0, layout.bytes - l2_bytes() // 2)
-        for splits in (1, 2, 3, 4, 6, 8):
-            if splits > units:
-                continue
-            parts = shape.n * actual * splits
-            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
-            fill = actual * splits * layout.groups * layout.group_bytes
-            ragged = actual * rows - layout.oh
-            cost = fill * 0.5 + actual * weight_bytes * 0.5 + pressure * 40 + missing + ragged * 1e5
-            if best is None or cost < best[0]:
-                best = (cost, rows, splits)
-    assert best is not None
-    per_split = -(-units // best[2])
-    return best[1], -(-units // per_split)
-
-
-def _rows_of_one_unit(layout: Scratch) -> int:
-    """Rows per band where a part computes one unit of 16 channels: the most that stay within an eighth of L2."""
-    rows = layout.oh
-    layout.set_band(rows)
-    while rows > 1 and layout.bytes > l2_bytes() // 8:
-        rows = -(-rows // 2)
-        layout.set_band(rows)
-    return rows

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.kernels import panels
-from npusim.kernels.cpu import host
+from npusim.kernels.cpu import host, l2_bytes
 
 PIXEL = 64
+_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
 
 
 @dataclass(frozen=True)
@@ -157,3 +158,42 @@ class Scratch:
             count = min(width - left, max(0, -((first - shape.w) // step)))
             rows.append([left, count, width - left - count, first])
         return rows
+
+
+def choose_split(layout: Scratch, weight_bytes: int, units: int, macs: int) -> tuple[int, int]:
+    """Rows per band and output-channel splits: enough parts, least estimated traffic, scratch within half of L2."""
+    shape = layout.shape
+    if layout.kind in ("depthwise", "lanes"):
+        return _rows_of_one_unit(layout), units
+    least, wanted = (max(1, min(most, macs // 1_500_000)) for most in (4, 8))
+    best: tuple[float, int, int] | None = None
+    for bands in sorted({1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 56, layout.oh}):
+        if bands > layout.oh:
+            continue
+        rows = -(-layout.oh // bands)
+        layout.set_band(rows)
+        actual = -(-layout.oh // rows)
+        pressure = max(0, layout.bytes - l2_bytes() // 2)
+        for splits in (1, 2, 3, 4, 6, 8):
+            if splits > units:
+                continue
+            parts = shape.n * actual * splits
+            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
+            fill = actual * splits * layout.groups * layout.group_bytes
+            ragged = actual * rows - layout.oh
+            cost = fill * 0.5 + actual * weight_bytes * 0.5 + pressure * 40 + missing + ragged * 1e5
+            if best is None or cost < best[0]:
+                best = (cost, rows, splits)
+    assert best is not None
+    per_split = -(-units // best[2])
+    return best[1], -(-units // per_split)
+
+
+def _rows_of_one_unit(layout: Scratch) -> int:
+    """Rows per band where a part computes one unit of 16 channels: the most that stay within an eighth of L2."""
+    rows = layout.oh
+    layout.set_band(rows)
+    while rows > 1 and layout.bytes > l2_bytes() // 8:
+        rows = -(-rows // 2)
+        layout.set_band(rows)
+    return rows
