@@ -68,10 +68,12 @@ def search(problem: Problem, incumbent: int, goal: int, lower: int, budget_s: fl
     whole budget goes into the goal. The budget is counted in placements, so that results repeat;
     problems of which it cannot place every body once are left alone.
     """
-    table = _Instance(problem)
-    left, grain = int(budget_s * VISITS_PER_S / table.visits), table.granule
+    first, last = _sections(problem.first, problem.last)
+    left = int(budget_s * VISITS_PER_S / (int((last - first + 1).sum()) + 10 * len(problem) + 1))
     if left < len(problem):
         return SearchResult(None, lower, 0)
+    table = _Instance(problem, first, last)
+    grain = table.granule
     used, share = 0, left if only_goal else max(left // FIRST_SHARE, FIRST_LIMIT)
     best: list[int] | None = None
     undecided, capacity = lower - grain, max(goal, lower)
@@ -93,18 +95,16 @@ def search(problem: Problem, incumbent: int, goal: int, lower: int, budget_s: fl
 class _Instance:
     """A problem as arrays: sizes, sections of the time line, grids, pins, and who overlaps whom."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, first: np.ndarray, last: np.ndarray) -> None:
         bodies = problem.bodies
         sizes = np.array(problem.extents, np.int64)
         modulus = np.array([body.modulus for body in bodies], np.int64)
         residue = np.array([body.residue for body in bodies], np.int64)
         pins = np.array([-1 if body.pinned is None else body.pinned for body in bodies], np.int64)
-        first, last = _sections(problem.first, problem.last)
         near_start = np.cumsum([0, *map(len, problem.near)]).astype(np.int64)
         near = np.array([j for entries in problem.near for j, _, _ in entries], np.int64)
         self.bodies = (sizes, first, last, modulus, residue, pins, near_start, near)
         self.widths = _widths(problem, last - first + 1)
-        self.visits = int(self.widths[SECTIONS].sum()) + 10 * len(bodies) + 1
         values = np.concatenate([sizes, modulus[modulus > 1], residue, np.maximum(pins, 0)])
         self.granule = int(np.gcd.reduce(values)) or 1
         self.turns: dict[int, int] = {}

@@ -30,7 +30,7 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
 QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
-RAISE_SHARE, RAISE_VISITS_PER_S = 0.5, 60_000_000
+RAISE_SHARE, RAISE_VISITS_PER_S = 0.5, 90_000_000
 """For each of two choices of in-place pairs of a large pool: share of the budget, compiled visits in a second."""
 
 SMALL_BODIES = 40
