@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -212,6 +213,32 @@ def checked_feeds(bindings: Iterable[Binding], feeds: Mapping[str, np.ndarray]) 
         if problem is not None:
             problems.append(problem)
         arrays[name] = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    if problems:
+        raise UsageError(problems)
+    return arrays
+
+
+def named_arrays(bindings: Iterable[Binding], feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Feeds as arrays: arrays stay what they are; nested lists and numbers, which state no type, take their input's.
+
+    Raises:
+        UsageError: feeds are no mapping from names, or a value is no array (a ragged list, say).
+    """
+    if not isinstance(feeds, Mapping):
+        hint = "pass a dictionary, such as {session.get_inputs()[0].name: array}"
+        raise UsageError("feeds want a name each", expected="a mapping of arrays", got=type(feeds).__name__, hint=hint)
+    types = {binding.name: binding.operand.desc.dtype.numpy for binding in bindings}
+    arrays: dict[str, np.ndarray] = {}
+    problems = []
+    for name, value in feeds.items():
+        try:
+            array = np.asarray(value)
+            untyped = not hasattr(value, "dtype") and name in types
+            if untyped and np.can_cast(array.dtype, types[name], "same_kind"):
+                array = array.astype(types[name])
+            arrays[name] = array
+        except (TypeError, ValueError) as error:
+            problems.append(Problem("a feed is no array", port=str(name), got=str(error)))
     if problems:
         raise UsageError(problems)
     return arrays

@@ -21,7 +21,7 @@ from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
 from metadef.target import Target, load_target
-from npusim.device import check_output_names
+from npusim.device import check_output_names, named_arrays
 from npusim.elastic import Elastic, ElasticProgram, Shapes
 from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
@@ -150,13 +150,17 @@ class InferenceSession:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray], run_options: Any = None
     ) -> list[np.ndarray]:
-        """Results by name (all when None), as new arrays. Threads may call it at once; runs follow one another.
+        """Results by name (all when None or empty), as new arrays. Threads may call it; runs follow one another.
 
-        ``run_options`` is taken so that onnxruntime callers fit; nothing reads it.
+        Feeds may be anything that NumPy makes an array of. ``run_options`` is taken so that onnxruntime callers fit;
+        nothing reads it.
 
         Raises:
             UsageError: names, shapes or element types do not fit. DeviceFault: a task stopped the device.
+            HostMemoryError: this computer has not enough free memory for the first run.
         """
+        feeds = named_arrays(self.program.inputs, feeds)
+        output_names = output_names or None
         names = [binding.name for binding in self.program.outputs]
         check_output_names(output_names or (), names)
         if not self._gears.geared:
@@ -179,6 +183,7 @@ class InferenceSession:
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
         """Execute one task after another and yield each with copies of its operands before and results after it."""
+        feeds = named_arrays(self.program.inputs, feeds)
         if self._gears.geared:
             feeds = self._gears.pad(feeds, self.use_gear(feeds))
         return self.loaded.run_layers(feeds)

@@ -248,3 +248,15 @@ def test_a_forgotten_session_lets_its_threads_go_without_the_collector(om_path: 
     finally:
         gc.enable()
     assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
+
+
+def test_feeds_and_names_are_taken_as_onnxruntime_takes_them(session: InferenceSession):
+    (expected,) = session.run(None, picture())
+    assert np.array_equal(session.run([], picture())[0], expected)
+    assert np.array_equal(session.run(["probabilities"], {"image": picture()["image"].tolist()})[0], expected)
+    with pytest.raises(UsageError, match="astype"):
+        session.run(None, {"image": picture()["image"].astype(np.float64)})
+    with pytest.raises(UsageError, match="mapping"):
+        session.run(None, [picture()["image"]])
+    with pytest.raises(UsageError, match="no array"):
+        session.run(None, {"image": [[1.0], [2.0, 3.0]]})
