@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 COLOURS = ("#5AA2D8", "#9CCEEF", "#3FBF98", "#F2B84B", "#DFA3C5", "#F0E68C")
 MARKERS = ("o", "s", "^", "D")
 PEAK_COLOUR = "#D55E00"
-MIB = 1024 * 1024
+LAUNCH_COLOUR = "#BDBDBD"
+KIB, MIB = 1024, 1024 * 1024
 
 
 def memory_figure(program: Program) -> Figure:
@@ -43,25 +44,28 @@ def memory_figure(program: Program) -> Figure:
 
 def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, title: str) -> Figure:
     """Arena address against task: a rectangle for every life; the peak task is marked; below it, live bytes."""
+    from matplotlib.ticker import MaxNLocator
+
+    unit, unit_name = (MIB, "MiB") if total_bytes >= MIB else (KIB, "KiB")
     figure = new_figure(11, 6.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     for index, life in enumerate(story.lives):
-        _draw_life(upper, life, COLOURS[index % len(COLOURS)])
-    _label_lives(upper, story, len(tasks), total_bytes)
-    upper.axhline(total_bytes / MIB, color="black", linewidth=1)
-    upper.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
-    upper.set_ylabel("arena address (MiB)")
-    upper.set_ylim(0, total_bytes / MIB * 1.04 or 1)
+        _draw_life(upper, life, COLOURS[index % len(COLOURS)], unit)
+    _label_lives(upper, story, len(tasks), total_bytes, unit)
+    upper.axhline(total_bytes / unit, color="black", linewidth=1)
+    upper.axvline(story.peak_task, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
+    upper.set_ylabel(f"arena address ({unit_name})")
+    upper.set_ylim(0, total_bytes / unit * 1.04 or 1)
     upper.set_title(title, fontsize=10, loc="left")
-    steps = np.arange(len(story.live_bytes) + 1)
-    lower.stairs(np.asarray(story.live_bytes) / MIB, steps, fill=True, color=COLOURS[1], alpha=0.7)
-    lower.axvline(story.peak_task + 0.5, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
+    steps = np.arange(len(story.live_bytes) + 1) - 0.5
+    lower.stairs(np.asarray(story.live_bytes) / unit, steps, fill=True, color=COLOURS[1], alpha=0.7)
+    lower.axvline(story.peak_task, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
     peak_name = tasks[story.peak_task] if tasks else ""
     note = f"peak {show_bytes(story.peak_bytes)} in slots at task {story.peak_task}: {peak_name}"
     right = story.peak_task > len(tasks) / 2
     lower.annotate(
         note,
-        (story.peak_task + 0.5, story.peak_bytes / MIB),
+        (story.peak_task, story.peak_bytes / unit),
         xytext=(-6 if right else 6, 3),
         textcoords="offset points",
         ha="right" if right else "left",
@@ -69,20 +73,21 @@ def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, titl
         fontsize=8,
         color=PEAK_COLOUR,
     )
-    lower.set_ylim(0, max(story.peak_bytes / MIB * 1.3, 1e-6))
-    lower.set_ylabel("live slots (MiB)")
+    lower.set_ylim(0, max(story.peak_bytes / unit * 1.3, 1e-6))
+    lower.set_ylabel(f"live slots ({unit_name})")
     lower.set_xlabel("task, in execution order")
-    lower.set_xlim(0, max(1, len(tasks)))
+    lower.set_xlim(-0.5, max(1, len(tasks)) - 0.5)
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
 
-def _draw_life(axes: Axes, life: Life, colour: str) -> None:
+def _draw_life(axes: Axes, life: Life, colour: str, unit: int) -> None:
     from matplotlib.patches import Rectangle
 
     box = Rectangle(
-        (life.first, life.offset / MIB),
+        (life.first - 0.5, life.offset / unit),
         life.last - life.first + 1,
-        life.bytes / MIB,
+        life.bytes / unit,
         facecolor=colour,
         edgecolor="white",
         linewidth=0.6,
@@ -91,7 +96,7 @@ def _draw_life(axes: Axes, life: Life, colour: str) -> None:
     axes.add_patch(box)
 
 
-def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int) -> None:
+def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int, unit: int) -> None:
     """Name what is large enough to hold its name: wide boxes along, narrow ones upright."""
     for life in story.lives:
         share_of_height = life.bytes / max(total_bytes, 1)
@@ -103,8 +108,8 @@ def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int) ->
         if upright and (share_of_height * 60 < len(name) or width < 0.008):
             continue
         axes.text(
-            (life.first + life.last + 1) / 2,
-            (life.offset + life.bytes / 2) / MIB,
+            (life.first + life.last) / 2,
+            (life.offset + life.bytes / 2) / unit,
             name,
             fontsize=6.5,
             rotation=90 if upright else 0,
@@ -159,26 +164,34 @@ def traffic_figure(profile: Profile) -> Figure:
 
 
 def timeline_figure(profile: Profile) -> Figure:
-    """Pipes against time: a bar per task, as high as the share of it that the pipe was busy on the slowest core."""
-    pipes = [pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in profile.tasks)]
-    figure = new_figure(11, 1.2 + 0.62 * max(len(pipes), 1))
-    axes = figure.subplots()
+    """Launches and pipes against time: a bar per task, as high as the share of the task that they take up.
+
+    Pipes are those of the slowest core.
+    """
     tasks = [task for task in profile.tasks if task.cycles]
+    lanes = {"launch": [task.causes.get("launch", 0) for task in tasks]}
+    lanes |= {pipe: [task.pipes.get(pipe, 0) for task in tasks] for pipe in PIPES}
+    lanes = {name: cycles for name, cycles in lanes.items() if any(cycles)}
+    figure = new_figure(11, 1.2 + 0.62 * max(len(lanes), 1))
+    axes = figure.subplots()
     starts = [profile.to_us(task.start_cycles) for task in tasks]
     widths = [profile.to_us(task.cycles) for task in tasks]
-    for row, pipe in enumerate(pipes):
-        heights = [0.9 * task.pipes.get(pipe, 0) / task.cycles for task in tasks]
-        bottom = len(pipes) - 1 - row
-        colour = COLOURS[row % len(COLOURS)]
-        axes.bar(starts, heights, widths, bottom, align="edge", color=colour, edgecolor="#444444", linewidth=0.3)
+    # Outlines help the eye between neighbours and would cover the bars where tasks are thin.
+    outline = 0.3 if len(tasks) <= 150 else 0.0
+    for row, (name, cycles) in enumerate(lanes.items()):
+        heights = [0.9 * part / task.cycles for part, task in zip(cycles, tasks, strict=True)]
+        bottom = len(lanes) - 1 - row
+        colour = LAUNCH_COLOUR if name == "launch" else COLOURS[PIPES.index(name) % len(COLOURS)]
+        axes.bar(starts, heights, widths, bottom, align="edge", color=colour, edgecolor="#444444", linewidth=outline)
         axes.axhline(bottom, color="black", linewidth=0.5)
-    busy = {pipe: sum(task.pipes.get(pipe, 0) for task in tasks) / max(profile.cycles, 1) for pipe in pipes}
-    axes.set_yticks([len(pipes) - 1 - row + 0.45 for row in range(len(pipes))])
-    axes.set_yticklabels([f"{pipe}\n{busy[pipe]:.0%} busy" for pipe in pipes], fontsize=8)
-    axes.set_ylim(0, max(len(pipes), 1))
+    share = {name: sum(cycles) / max(profile.cycles, 1) for name, cycles in lanes.items()}
+    axes.set_yticks([len(lanes) - 1 - row + 0.45 for row in range(len(lanes))])
+    labels = [f"{name}\n{share[name]:.0%} {'of time' if name == 'launch' else 'busy'}" for name in lanes]
+    axes.set_yticklabels(labels, fontsize=8)
+    axes.set_ylim(0, max(len(lanes), 1))
     axes.set_xlim(0, max(profile.us, 1e-9))
-    axes.set_xlabel("time (us); bar height: share of the task that the pipe is busy")
-    title = f"{profile.name} on {profile.soc}: pipes of the slowest core over {show_us(profile.us)}"
+    axes.set_xlabel("time (us); bar height: share of the task that is launch, or that the pipe is busy")
+    title = f"{profile.name} on {profile.soc}: launches, and pipes of the slowest core, over {show_us(profile.us)}"
     axes.set_title(title, fontsize=10, loc="left")
     return figure
 

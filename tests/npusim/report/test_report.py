@@ -112,12 +112,17 @@ def test_memory_picture_draws_every_life(session: InferenceSession):
     figure = memory_figure(session.program)
     upper, lower = figure.axes
     assert len(upper.patches) == len(arena_story(session.program).lives)
-    assert "without reuse" in upper.get_title(loc="left") and "MiB" in lower.get_ylabel()
+    assert "without reuse" in upper.get_title(loc="left") and "KiB" in lower.get_ylabel()
+    assert session.program.total_size < 1 << 20 and upper.get_ylim()[1] > session.program.total_size / 1024
+    assert all(tick == round(tick) for tick in lower.get_xticks())
 
 
 def test_pictures_say_units(session: InferenceSession):
     profile = session.profile.data
-    assert "us" in timeline_figure(profile).axes[0].get_xlabel()
+    timeline = timeline_figure(profile).axes[0]
+    assert "us" in timeline.get_xlabel()
+    launches = {round(bar.get_height(), 6) for bar in timeline.containers[0]}
+    assert launches == {round(0.9 * row.causes["launch"] / row.cycles, 6) for row in profile.tasks if row.cycles}
     assert "GB/s" in traffic_figure(profile).axes[0].get_ylabel()
     axes = roofline_figure(profile, session.target).axes[0]
     assert "TFLOPS" in axes.get_ylabel() and "bytes" in axes.get_xlabel().replace("byte ", "bytes ")
