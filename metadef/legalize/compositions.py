@@ -1,7 +1,7 @@
 """Rules that compose an operator from several: transposed convolution, interpolation, normalisation, quantisation.
 
-Where a constant matrix says what an operator does (interpolation, running sums, windows over channels), the cube
-computes it as a product: exact, and at home on the device.
+Windows over channels are a product with a constant matrix, at home on the cube. Interpolation and running sums are
+not, since there a zero of the matrix would turn infinities into NaN.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from metadef.legalize.arithmetic import cast
 from metadef.legalize.movement import resize_coordinates, resize_nearest
 from metadef.legalize.table import Step, Unmapped, rule
 from metadef.ops.cube import turned_filter
+
+Kernel = Callable[[float, int], list[tuple[int, float]]]
+"""(place, size of the axis) -> neighbours and their weights."""
 
 _QUANTISED = {
     DType.INT8: (-128, 127),
@@ -106,7 +109,11 @@ def _cropped(step: Step, image: Tensor, cuts: Sequence[int]) -> Tensor:
 
 @rule("Upsample", "Resize")
 def resize(step: Step) -> Sequence[Tensor]:
-    """Nearest neighbour moves elements; linear and cubic interpolation are products with a matrix for H and for W."""
+    """Nearest neighbour moves elements; linear and cubic interpolation weigh a few neighbours along W, then H.
+
+    No product with a matrix: there elements that are not mixed would meet a factor of zero, which infinities and NaN
+    survive.
+    """
     mode = step.attr("mode", "nearest")
     if step.attr("antialias", 0) or step.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise Unmapped("resizing with antialias or a kept aspect ratio")
@@ -115,35 +122,65 @@ def resize(step: Step) -> Sequence[Tensor]:
     shape, wanted, rank = step.shape(), step.result().origin_shape, step.rank()
     if rank < 2 or shape[:-2] != wanted[:-2]:
         raise Unmapped("interpolation along other axes than the last two")
+    if not step.dtype().is_float:
+        raise Unmapped(f"interpolation of {step.dtype().label}")
     kernel = _cubic(step) if mode == "cubic" else _linear
-    rows, columns = (_interpolation(step, axis, kernel) for axis in (rank - 2, rank - 1))
-    along_h, along_w = (not np.array_equal(matrix, np.eye(len(matrix))) for matrix in (rows, columns))
+    taps = {axis: _taps(step, axis, kernel) for axis in (rank - 1, rank - 2)}
+    mixed = [axis for axis, found in taps.items() if not _keeps(found, shape[axis])]
+    if not mixed:
+        return [step[0]]
     x = step[0]
-    op_type = "MatMulV2" if rank == 2 else "BatchMatMulV2"
-    if along_w:
-        operands = [x, step.constant(columns.T, "columns", x.desc.dtype)]
-        if not along_h:
-            return step.out(op_type, operands)
-        x = step.op(op_type, operands)
-    return step.out(op_type, [step.constant(rows, "rows", x.desc.dtype), x]) if along_h else [x]
+    for axis in mixed:
+        x = _mix(step, x, axis, taps[axis], final=axis == mixed[-1])
+    return [x]
 
 
-def _interpolation(step: Step, axis: int, kernel: Callable[[float, int], list[tuple[int, float]]]) -> np.ndarray:
-    """float64 (made, size): weights of the elements that each result element is mixed from; borders repeat."""
-    size, made = step.shape()[axis], step.result().origin_shape[axis]
-    matrix = np.zeros((made, size))
-    for row, place in enumerate(resize_coordinates(step, axis)):
-        for source, weight in kernel(place, size):
-            matrix[row, min(max(source, 0), size - 1)] += weight
-    return matrix
+def _taps(step: Step, axis: int, kernel: Kernel) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(sources int64, weights float64) of every neighbour that result elements along an axis are mixed from.
+
+    Borders repeat; a place has its neighbours in order, and one without weight anywhere is left out.
+    """
+    size = step.shape()[axis]
+    places = [kernel(place, size) for place in resize_coordinates(step, axis)]
+    if not places:
+        return [(np.zeros(0, np.int64), np.zeros(0))]
+    count = max(map(len, places))
+    padded = np.array([found + [(found[-1][0], 0.0)] * (count - len(found)) for found in places])
+    sources = np.clip(padded[:, :, 0], 0, size - 1).astype(np.int64)
+    return [(sources[:, tap], padded[:, tap, 1]) for tap in range(count) if padded[:, tap, 1].any()]
+
+
+def _keeps(taps: list[tuple[np.ndarray, np.ndarray]], size: int) -> bool:
+    """Whether every element stays what and where it is."""
+    return len(taps) == 1 and np.array_equal(taps[0][0], np.arange(size)) and bool(np.all(taps[0][1] == 1))
+
+
+def _mix(step: Step, x: Tensor, axis: int, taps: list[tuple[np.ndarray, np.ndarray]], final: bool) -> Tensor:
+    """Weighted neighbours gathered along an axis, added up; ``final`` says that this is the node's result."""
+    terms = []
+    for number, (sources, weights) in enumerate(taps):
+        rows = step.op("GatherV2", [x, step.constant(sources, f"rows{axis}_{number}")], {"axis": axis})
+        spread = weights.reshape((-1,) + (1,) * (step.rank() - 1 - axis))
+        factor = step.constant(spread, f"weights{axis}_{number}", x.desc.dtype)
+        last = final and len(taps) == 1
+        terms.append(step.out("Mul", [rows, factor])[0] if last else step.op("Mul", [rows, factor]))
+    total = terms[0]
+    for number, term in enumerate(terms[1:], 2):
+        last = final and number == len(terms)
+        total = step.out("Add", [total, term])[0] if last else step.op("Add", [total, term])
+    return total
 
 
 def _linear(place: float, size: int) -> list[tuple[int, float]]:
+    """Two neighbours of a place inside the axis, half of each where they are one (as onnxruntime has it)."""
+    place = min(max(place, 0.0), size - 1.0)
     left = floor(place)
+    if left + 1 > size - 1:
+        return [(left, 0.5), (left, 0.5)]
     return [(left, 1 - (place - left)), (left + 1, place - left)]
 
 
-def _cubic(step: Step) -> Callable[[float, int], list[tuple[int, float]]]:
+def _cubic(step: Step) -> Kernel:
     a, exclude = step.attr("cubic_coeff_a", -0.75), step.attr("exclude_outside", 0)
 
     def kernel(place: float, size: int) -> list[tuple[int, float]]:
@@ -258,23 +295,9 @@ def triangle(step: Step) -> Sequence[Tensor]:
 
 @rule("CumSum")
 def running_sum(step: Step) -> Sequence[Tensor]:
-    """A product with a triangle of ones."""
-    rank = step.rank()
-    axis = int(step.value(1, "the axis").reshape(-1)[0]) % max(rank, 1)
-    size = step.shape()[axis]
-    offset = np.arange(size)[None, :] - np.arange(size)[:, None]
-    if step.attr("reverse", 0):
-        offset = -offset
-    ones = (offset > 0 if step.attr("exclusive", 0) else offset >= 0).astype(np.float64)
-    matrix = step.constant(ones, "triangle", step.dtype())
-    outer, inner = step.shape()[:axis], step.shape()[axis + 1 :]
-    if axis == rank - 1:
-        flat = step.reshape(step[0], (int(np.prod(outer)), size))
-        product = step.op("MatMulV2", [flat, matrix])
-    else:
-        planes = step.reshape(step[0], (int(np.prod(outer)), size, int(np.prod(inner))))
-        product = step.op("BatchMatMulV2", [matrix, planes], {"adj_x1": True})
-    return step.out("Reshape", [product], {"shape": step.shape()})
+    axis = int(step.value(1, "the axis").reshape(-1)[0]) % max(step.rank(), 1)
+    attrs = {"axis": axis, "exclusive": bool(step.attr("exclusive", 0)), "reverse": bool(step.attr("reverse", 0))}
+    return step.out("Cumsum", [step[0]], attrs)
 
 
 @rule("OneHot")

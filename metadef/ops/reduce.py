@@ -1,4 +1,4 @@
-"""Reductions over the axes named by an attribute; no axes means all of them."""
+"""Reductions over the axes named by an attribute (no axes means all of them), and running sums along one."""
 
 from __future__ import annotations
 
@@ -120,3 +120,42 @@ _reduction("ReduceMinD", _min, "Smallest element over axes; a NaN wins; of nothi
 _reduction("ReduceProdD", _prod, "Product over axes; of nothing 1.", ("mul",))
 _arg("ArgMaxD", np.argmax, "Index of the first largest element along dimension.", ("reduce_max",))
 _arg("ArgMinD", np.argmin, "Index of the first smallest element along dimension.", ("reduce_min",))
+
+
+def _infer_cumsum(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    x = operand(inputs)
+    normal_axis(attrs["axis"], len(x.origin_shape))
+    return [like(x)]
+
+
+def _cumsum_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    """One element after the other in the type of x; of an exclusive sum the last element is never added."""
+    x = np.moveaxis(array(inputs), attrs["axis"], -1)
+    x = x[..., ::-1] if attrs["reverse"] else x
+    with np.errstate(all="ignore"):
+        if attrs["exclusive"]:
+            result = np.zeros_like(x)
+            np.cumsum(x[..., :-1], axis=-1, dtype=x.dtype, out=result[..., 1:])
+        else:
+            result = np.cumsum(x, axis=-1, dtype=x.dtype)
+    result = result[..., ::-1] if attrs["reverse"] else result
+    return [np.ascontiguousarray(np.moveaxis(result, -1, attrs["axis"]))]
+
+
+register(
+    OpDef(
+        "Cumsum",
+        (Port("x", NUMBERS, type_var="T"),),
+        (Y,),
+        _infer_cumsum,
+        _cumsum_reference,
+        "Sums of all elements up to each one along axis; exclusive leaves the element itself out, reverse starts last.",
+        (
+            Attr("axis", AttrKind.INT),
+            Attr("exclusive", AttrKind.BOOL, False),
+            Attr("reverse", AttrKind.BOOL, False),
+        ),
+        cost=CostClass.REDUCE,
+        work=VectorWork(("add",), computes_fp32=True),
+    )
+)

@@ -182,8 +182,9 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
 def _row_axes(kernel: Kernel, shape: Shape) -> tuple[int, ...]:
     """Axes that a row runs over."""
     rank = len(shape)
-    if "dimension" in kernel.attrs:
-        return (normal_axis(kernel.attrs["dimension"], rank),)
+    for name in ("dimension", "axis"):
+        if name in kernel.attrs:
+            return (normal_axis(kernel.attrs[name], rank),)
     if "axes" in kernel.attrs:
         return reduced_axes(rank, kernel.attrs)
     if "begin_norm_axis" in kernel.attrs:

@@ -12,6 +12,7 @@ from metadef.frontend.onnx import load_onnx
 from metadef.graph import Graph
 from metadef.kernel import Engine
 from metadef.legalize import Step, Unmapped, find_rule, known_types, legalize, rule
+from metadef.ops.evaluate import evaluate
 from metadef.target import load_target
 from tests.metadef.legalize.onnx_cases import check_against_ort
 
@@ -200,3 +201,24 @@ def test_a_tensor_beyond_the_chips_memory_is_refused_before_anything_reads_it(
     model = onnx_model(f"net (float[1,1,1,1] x) => (y) {{ {text} }}", **weights)
     with pytest.raises(TargetError, match=f"(?s){place}.*memory of Ascend910B4.*at most 34359738368 bytes"):
         legalize(load_onnx(model), load_target("Ascend910B4"))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        'Resize <mode = "linear"> (x, , scales)',
+        'Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , scales)',
+        'Resize <mode = "cubic"> (x, , scales)',
+        "CumSum (x, axis)",
+        "CumSum <reverse = 1, exclusive = 1> (x, axis)",
+    ],
+)
+def test_infinities_and_nan_reach_only_what_they_are_mixed_into(node: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1, 2, 6, 7)).astype(np.float32)
+    x[0, 0, 3, 4], x[0, 1, 2, 2], x[0, 1, 5, 0] = np.inf, np.nan, -np.inf
+    constants = {"scales": np.array([1, 1, 2, 1.5], np.float32), "axis": np.array(3)}
+    used = {name: value for name, value in constants.items() if name in node}
+    model = onnx_model(f"net (float[1,2,6,7] x) => (y) {{ y = {node} }}", **used)
+    graph = check_against_ort(model, {"x": x}, node)
+    assert not any(item.op_type.endswith("MatMulV2") for item in graph.nodes)
+    assert 0 < np.isfinite(evaluate(graph, {"x": x})["y"]).mean() < 1

@@ -47,6 +47,7 @@ SAMPLES: dict[str, Sample] = {
             "groups": 2,
         },
     ),
+    "Cumsum": Sample(((2, 3, 5),), {"axis": 1, "exclusive": True, "reverse": True}),
     "Flatten": Sample(((2, 3, 5),)),
     "FloorMod": Sample((np.arange(-5, 5, dtype=np.int32), np.full(10, 3, np.int32))),
     "GatherElements": Sample(((4, 3), np.array([[0, -1, 3]]))),
