@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadef.program import Task
+from metadef.cost.winograd_phases import is_eligible
+from metadef.program import Region, Task
 from metadef.target import Target
 from npusim.profile import TaskProfile
 from npusim.report.table import gm_bytes
@@ -124,8 +125,17 @@ def _compute(task: Task, row: TaskProfile, target: Target) -> str:
         )
         if share < _GOOD:
             return f"only {share:.0%} of the cube's products are useful: M, N and channels of whole 16s waste none"
-        return "the cube is at work: only fewer products (Winograd, int8, smaller channels) make it faster"
+        return f"the cube is at work: only fewer products ({_fewer_products(task, target)}) make it faster"
     return "the vector unit is at work: fp16 in place of fp32 halves its repeats; fusing saves casts"
+
+
+def _fewer_products(task: Task, target: Target) -> str:
+    """Ways to fewer products that are still open to a task."""
+    kernel = task.kernel
+    constant = len(task.inputs) > 1 and task.inputs[1] is not None and task.inputs[1].region is Region.WEIGHTS
+    open_to_winograd = kernel.algorithm == "direct" and is_eligible(kernel, target, constant)
+    channels = "int8, smaller channels" if kernel.op_type == "Conv2D" else "int8, smaller matrices"
+    return f"Winograd by --conv auto, {channels}" if open_to_winograd else channels
 
 
 def _peak(task: Task, target: Target) -> int:

@@ -32,7 +32,7 @@ class OperandFacts:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """All that is known of one task."""
+    """All that is known of one task. ``host`` says how this computer carries it out, whatever the chip does."""
 
     task: int
     name: str
@@ -57,6 +57,7 @@ class TaskFacts:
     limits: dict[str, int] = field(default_factory=dict)
     verdict: str = ""
     advice: tuple[str, ...] = ()
+    host: str = ""
 
 
 def task_facts(session: InferenceSession, task: Task) -> TaskFacts:
@@ -94,6 +95,7 @@ def task_facts(session: InferenceSession, task: Task) -> TaskFacts:
         limits=limits,
         verdict=verdict,
         advice=tuple(advice),
+        host=_host_text(session, task),
     )
 
 
@@ -102,6 +104,18 @@ def _engine_reason(session: InferenceSession, task: Task) -> str:
         if node.name == task.name:
             return node.engine_reason
     return ""
+
+
+def _host_text(session: InferenceSession, task: Task) -> str:
+    """The algorithm and kernels of the host plan, or why Python runs the task."""
+    plan = session.loaded.plan
+    position = next(index for index, item in enumerate(session.program.tasks) if item.id == task.id)
+    if position in plan.python_tasks:
+        return f"NumPy: {plan.fallbacks.get(task.name, 'a task of the host')}"
+    names = list(dict.fromkeys(plan.kernels_of(position)))
+    edges = [name.split(":")[3] for name in names if name.startswith("winograd:")]
+    algorithm = f"winograd_f{edges[0]}" if edges else "direct"
+    return f"{algorithm}, kernel {', '.join(names)}" if names else "nothing to compute"
 
 
 def _operands(plan: MemoryPlan, task: Task) -> Iterable[OperandFacts]:

@@ -37,6 +37,7 @@ def _print_task(console: Any, task: TaskFacts) -> None:
         [_joined(f"{task.algorithm}, {task.block_dim} piece" + "s" * (task.block_dim != 1), task.kernel_reason)],
     )
     _lines(console, "tile", [task.tile] if task.tile else [])
+    _lines(console, "host", [task.host] if task.host else [])
     _lines(console, "operands", [_operand(item) for item in task.operands])
     if task.workspace_bytes:
         _lines(console, "workspace", [show_bytes(task.workspace_bytes)])

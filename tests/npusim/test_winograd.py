@@ -15,9 +15,11 @@ from metadef.graph import Graph
 from metadef.model import save_om
 from metadef.winograd import RELATIVE_ERROR
 from npusim import InferenceSession, SessionOptions
+from npusim.advice import _fewer_products
 from npusim.cli import commands
 from npusim.compare import CompareReport, compare_layers
 from npusim.data import digits_model
+from npusim.explain import Explainer
 from npusim.kernels.plans.algorithm import host_algorithm
 from npusim.kernels.plans.conv import shape_of
 from npusim.kernels.plans.site import PlanOptions, Site
@@ -142,3 +144,23 @@ def test_direct_tasks_keep_direct_results(special, numerics):
 def test_deterministic_refuses_other_algorithms():
     with pytest.raises(UsageError, match="deterministic"):
         opened(conv="winograd", deterministic=True)
+
+
+@pytest.mark.parametrize(("conv", "host"), [("winograd_f4", "winograd_f4"), ("direct", "direct")])
+def test_explanations_name_the_algorithm_of_chip_and_host(conv, host):
+    explainer = Explainer(residual_network(), SessionOptions(threads=1, conv=conv, deterministic=conv == "direct"))
+    named = [
+        facts
+        for task in explainer.session.program.tasks
+        for facts in explainer.node(task.name).tasks
+        if facts.task == task.id and facts.algorithm == conv and facts.op_type == "Conv2D"
+    ]
+    assert named and all(facts.host.startswith(f"{host}, kernel ") for facts in named)
+
+
+def test_winograd_is_advised_only_where_it_is_open():
+    for conv, expected in (("winograd_f2", False), ("direct", True)):
+        session = opened(conv=conv)
+        tasks = [task for task in session.program.tasks if task.kernel.op_type == "Conv2D"]
+        texts = [_fewer_products(task, session.target) for task in tasks]
+        assert any("Winograd" in text for text in texts) is expected

@@ -8,7 +8,7 @@ mapped pages of the model file are let go.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -73,6 +73,15 @@ class HostPlan:
     def task_of(self, row: int) -> int:
         """Position of the task that a row belongs to."""
         return bisect_right(self.first_row, row) - 1
+
+    def kernels_of(self, position: int) -> tuple[str, ...]:
+        """Names of the kernels that carry out the task at a position; none for a task that Python runs."""
+        if position in self.python_tasks:
+            return ()
+        # Tasks that Python runs have a row each and no call.
+        skipped = bisect_left(self.python_tasks, position)
+        calls = self.calls[self.first_row[position] - skipped : self.first_row[position + 1] - skipped]
+        return tuple(call.kernel for call in calls)
 
 
 def plan_program(device: Device, options: PlanOptions) -> HostPlan:
