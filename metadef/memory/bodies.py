@@ -213,7 +213,7 @@ def join_bodies(one: Body, other: Body, distance: int) -> Body | None:
         return None
     grid = _common_grid((one.modulus, one.residue), (other.modulus, (other.residue - distance) % other.modulus))
     pins = {pin for pin in (one.pinned, None if other.pinned is None else other.pinned - distance) if pin is not None}
-    if grid is None or len(pins) > 1:
+    if grid is None or len(pins) > 1 or any((pin - grid[1]) % grid[0] for pin in pins):
         return None
     low = min(0, distance)
     places = {key: rel - low for key, rel in one.places.items()}
