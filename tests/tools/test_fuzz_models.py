@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -34,9 +39,14 @@ def test_damage_is_the_same_for_a_seed_and_touches_no_weights(found):
 
 
 @pytest.mark.slow
-def test_damaged_files_are_refused_or_right(found):
-    bad = [item for item in map(fuzz_models.judge, fuzz_models.mutants(found, 60, seed=0)) if not item.good]
-    assert not bad, "\n".join(f"{item.name}: {item.what}" for item in bad)
+def test_damaged_files_are_refused_or_right():
+    """In a process of its own: a file's peak of memory counts what its process already holds."""
+    command = [sys.executable, fuzz_models.__file__, "--count", "60", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(fuzz_models.__file__).parents[1]
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["good"] == 60
 
 
 def damaged(change) -> bytes:
