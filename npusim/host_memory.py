@@ -13,7 +13,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def check_host_memory(program: Program, room_bytes: int | None) -> None:
-    """Raises HostMemoryError if arena, inputs and outputs of a program need more than ``room_bytes`` (None: unknown)."""
+    """Raises HostMemoryError if arena, inputs and outputs need more than ``room_bytes`` (None: unknown)."""
     if room_bytes is not None and program.arena_bytes + program.io_bytes > room_bytes:
         raise host_memory_error(program, f"at most {room_bytes:,} bytes")
 
