@@ -121,13 +121,13 @@ def _optimum(schedule: Schedule, items: list[Item]) -> int | None:
     same: dict[tuple[int, int], Any] = {}
     for i, one in enumerate(items):
         for j, other in enumerate(items[:i]):
-            if not _meet(schedule, one, other, before):
+            if not meet(schedule, one, other, before):
                 continue
             below, above = model.new_bool_var(""), model.new_bool_var("")
             ways = [below, above]
             model.add(starts[i] + one.size <= starts[j]).only_enforce_if(below)
             model.add(starts[j] + other.size <= starts[i]).only_enforce_if(above)
-            if _handed_over(schedule, other, one, before) or _handed_over(schedule, one, other, before):
+            if hands_over(schedule, other, one, before) or hands_over(schedule, one, other, before):
                 same[i, j] = model.new_bool_var("")
                 ways.append(same[i, j])
                 model.add(starts[i] == starts[j]).only_enforce_if(same[i, j])
@@ -161,7 +161,7 @@ def _once_each(model: Any, items: list[Item], same: dict[tuple[int, int], Any]) 
                 model.add_at_most_one(chosen)
 
 
-def _meet(schedule: Schedule, one: Item, other: Item, before: set[tuple[int, int]]) -> bool:
+def meet(schedule: Schedule, one: Item, other: Item, before: set[tuple[int, int]]) -> bool:
     if one.excludes(other):
         return False
     if one.fixed or other.fixed or len({step.stream for step in schedule.steps}) <= 1:
@@ -171,7 +171,7 @@ def _meet(schedule: Schedule, one: Item, other: Item, before: set[tuple[int, int
     return not forward and not backward
 
 
-def _handed_over(schedule: Schedule, old: Item, new: Item, before: set[tuple[int, int]]) -> bool:
+def hands_over(schedule: Schedule, old: Item, new: Item, before: set[tuple[int, int]]) -> bool:
     """Whether a permission lets ``new`` start where ``old`` ends its life."""
     tensors = {tensor.id: tensor for tensor in schedule.tensors}
     starts = {tensor: 0 for tensor in old.ids} | {v.tensor: v.offset_bytes for v in schedule.views}
