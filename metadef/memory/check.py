@@ -180,10 +180,13 @@ class _Runner:
                     continue
                 if one.owner >= 0 and other.owner in self.family[one.owner]:
                     continue
-                if not one.writes and one.low == other.low and (step.id, one.owner, other.owner) in self.allowed:
+                granted = not one.writes and (step.id, one.owner, other.owner) in self.allowed
+                fits = granted and self._payload(other.owner) <= self._payload(one.owner)
+                if fits and one.low == other.low:
                     continue
-                granted = (step.id, one.owner, other.owner) in self.allowed
-                why = "at another offset than the permission grants" if granted else "without permission"
+                why = "without permission"
+                if granted:
+                    why = "at another offset than the permission grants" if fits else "although it is larger"
                 self._report(f"'{other.name}' is written over '{one.name}' in the same step {why}", step.name)
 
     def _check_races(self, step: Step, touches: list[_Touch], history: dict[str, list[tuple[int, _Touch]]]) -> None:
@@ -202,6 +205,9 @@ class _Runner:
                     step.name,
                 )
             past.append((step.id, touch))
+
+    def _payload(self, owner: int) -> int:
+        return self.tensors[owner].payload_bytes
 
     def _name(self, owner: int) -> str:
         return self.tensors[owner].name if owner >= 0 else f"workspace {-1 - owner}"

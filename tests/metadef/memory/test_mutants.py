@@ -1,8 +1,8 @@
 """A thousand plans that break a rule are refused by the checker, and mutants that break none are accepted.
 
 Which is which is decided by an oracle in pairs: lives, grids and permissions from the schedule, bytes from the rows. A
-workspace needs the bytes it asked for, not its slot. Views and branches are left to ``test_check``: there the checker, which
-follows the bytes of every run, rightly allows more than lives in pairs do.
+workspace needs the bytes it asked for, and its slot only beside what may not be reused. Views and branches are left to
+``test_check``: there the checker, which follows the bytes of every run, rightly allows more than lives in pairs do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def breaks_a_rule(schedule: Schedule, plan: MemoryPlan) -> bool:
     starts = []
     for item in items:
         if not item.ids:
-            item.size = next(row.payload_bytes for row in plan.rows if row.tensor < 0 and row.step == item.first)
+            item.step, item.size = (
+                item.size,
+                next(row.payload_bytes for row in plan.rows if row.tensor < 0 and row.step == item.first),
+            )
         if item.ids:
             starts.append(at[min(item.ids)].offset)
         else:
@@ -50,7 +53,11 @@ def _overlap(schedule: Schedule, items: list[Item], starts: list[int]) -> bool:
     before = ordered_pairs(schedule)
     for i, one in enumerate(items):
         for j, other in enumerate(items[:i]):
-            apart = starts[i] + one.size <= starts[j] or starts[j] + other.size <= starts[i]
+            high, top = (
+                s + (a.step if b.fixed and not a.ids else a.size)
+                for s, a, b in ((starts[i], one, other), (starts[j], other, one))
+            )
+            apart = high <= starts[j] or top <= starts[i]
             if apart or one.pool != other.pool or not meet(schedule, one, other, before):
                 continue
             handed = hands_over(schedule, one, other, before) or hands_over(schedule, other, one, before)
