@@ -82,7 +82,7 @@ class LargeConflicts:
         return found
 
     def _ranks(self, order: np.ndarray) -> np.ndarray:
-        rank = np.empty(len(order), np.int64)
+        rank = np.full(len(self.extents), len(self.extents), np.int64)
         rank[order] = np.arange(len(order))
         rank[self.pins >= 0] = -1
         return rank

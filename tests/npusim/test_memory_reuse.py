@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_models import cached_light, picture
 
+from make_models import cached_light, picture
 from metadef.compiler import CompileOptions, compile_model
 from npusim import InferenceSession, SessionOptions
 from npusim.data import digits_model, digits_samples
