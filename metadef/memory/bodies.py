@@ -19,7 +19,7 @@ from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, TensorKin
 WEIGHTS, ARENA, IO = "weights", "arena", "io"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rect:
     """Bytes [rel, rel + size) of a body, alive from step ``first`` to ``last``; ``mask`` as in :class:`Span`."""
 
@@ -31,7 +31,7 @@ class Rect:
     mask: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class Body:
     """Tensors (by id) and workspaces (by (step, number)) with their distance from the body's start.
 
@@ -50,6 +50,8 @@ class Body:
     @property
     def extent(self) -> int:
         """Bytes from the body's start to its end."""
+        if len(self.rects) == 1:
+            return self.rects[0].rel + self.rects[0].size
         return max((rect.rel + rect.size for rect in self.rects), default=0)
 
     def up(self, offset: int) -> int:
@@ -145,7 +147,7 @@ def _body_of(schedule: Schedule, live: LiveTable, root: int, size: int | None, u
     family = [root, *live.views_of.get(root, ())]
     members = [live.tensors[t] for t in family]
     if size is None:
-        reach = max(live.shift[t.id] + t.payload_bytes for t in members)
+        reach = max([live.shift[t.id] + t.payload_bytes for t in members])
         size = tensor_slot(tensor)
         if reach > max(tensor.payload_bytes, tensor.slot_bytes):
             raise ContractError(
@@ -155,8 +157,9 @@ def _body_of(schedule: Schedule, live: LiveTable, root: int, size: int | None, u
                 got=f"{reach}",
             )
     region = ARENA
-    if any(is_output(schedule, t) or (is_input(schedule, t) and t.kind != TensorKind.WEIGHT) for t in members):
-        region = IO
+    for t in members:
+        if is_output(schedule, t) or (t.kind != TensorKind.WEIGHT and is_input(schedule, t)):
+            region = IO
     if tensor.kind == TensorKind.WEIGHT:
         region = WEIGHTS
     modulus, residue = (1, 0) if unaligned else tensor_grid(tensor)
@@ -168,7 +171,7 @@ def _body_of(schedule: Schedule, live: LiveTable, root: int, size: int | None, u
         tensor.pinned,
         tensor.pool,
         region,
-        next((t.no_reuse for t in members if t.no_reuse), ""),
+        next(filter(None, [t.no_reuse for t in members]), ""),
     )
 
 

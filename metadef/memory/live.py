@@ -18,7 +18,7 @@ from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
 Labels = tuple[str, ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Span:
     """Life of one tensor: ``first`` and ``last`` step, the steps that touch it, and whether a loop carries it.
 
@@ -241,13 +241,16 @@ def _span(
     loops: list[tuple[int, int]],
     order: StepOrder,
 ) -> Span:
-    touched = sorted({*reads, *writes})
-    span = Span(touched[0] if touched else 0, touched[-1] if touched else 0, written=bool(writes))
+    ends = [*reads[:1], *writes[:1], *reads[-1:], *writes[-1:]]
+    span = Span(min(ends), max(ends), written=bool(writes)) if ends else Span(0, 0, written=False)
     if reads and (not writes or reads[0] <= writes[0]):
         span.first = 0  # a value read before any step has written it must be there from the start
     labels = {tensor.branch} if tensor.branch else {schedule.steps[step].branch for step in writes}
     span.labels = () if "" in labels else tuple(sorted(labels))
     _fix_borders(schedule, tensor, span, end)
+    if order.linear and not loops:
+        return span
+    touched = sorted({*reads, *writes})
     for start, stop in loops:
         inside = [step for step in touched if start <= step <= stop]
         if not inside:

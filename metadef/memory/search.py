@@ -110,7 +110,11 @@ class _Search:
         ranked: list[tuple[int, Problem, list[LegalPair]]] = []
         for problem, taken in self._variants():
             planners = (self.wish.method,) if self.wish.method in PLANNERS else QUICK
-            peaks = [self._offer(problem, taken, PLANNERS[name](problem), name) for name in planners]
+            peaks = []
+            for name in planners:
+                peaks.append(self._offer(problem, taken, PLANNERS[name](problem), name))
+                if self.found.optimal:
+                    return
             if self._done():
                 return
             ranked.append((min(peaks), problem, taken))
