@@ -68,7 +68,7 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None, compa
     for pipe in pipes:
         table.add_column(f"{pipe}\ncycles", justify="right")
     if compact:
-        table.add_column("busiest pipe")
+        table.add_column("busiest pipe\n(cycles)")
     table.add_column("GM bytes", justify="right")
     table.add_column("bound by")
     for task in tasks:
