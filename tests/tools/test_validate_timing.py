@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from timing_sets import Pair, Sample
-from validate_timing import figures, main, rank_correlation
+from timing_data import Pair
+from timing_figures import figures, rank_correlation
+from validate_timing import main
 
 
 def _pairs(*ratios):
@@ -13,14 +14,14 @@ def _pairs(*ratios):
 
 
 def test_figures_of_a_set():
-    row = figures(Sample(_pairs(1.0, 1.1, 0.8, 1.2), 8))
+    row = figures(_pairs(1.0, 1.1, 0.8, 1.2), 8)
     assert row["rows"] == 4 and row["coverage"] == 0.5
     assert row["median"] == pytest.approx(0.15) and row["bias"] == pytest.approx(1.05)
     assert row["rank_correlation"] == 1.0
 
 
 def test_a_set_without_rows_has_no_figures():
-    assert figures(Sample([], 3)) == {
+    assert figures([], 3) == {
         "rows": 0,
         "coverage": 0.0,
         "median": None,
