@@ -215,8 +215,8 @@ def _sources(step: Step, axis: int, size: int, made: int) -> np.ndarray:
 def resize_coordinates(step: Step, axis: int) -> list[float]:
     """Where along an axis of x each result element lies. Refuses coordinate transformations that crop.
 
-    The scale is the given one, even where the result's size was rounded; sizes alone imply result / size. Aligned
-    corners need no scale: first and last elements coincide.
+    The scale is the given one, even where the result's size was rounded; sizes alone imply result / size. So aligned
+    corners coincide at the length before rounding, as the specification says (onnxruntime takes the rounded one).
     """
     size, made = step.shape()[axis], step.result().origin_shape[axis]
     scale = _scales(step).get(axis, made / size if size else 1.0)
@@ -230,7 +230,7 @@ def resize_coordinates(step: Step, axis: int) -> list[float]:
         "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
         "half_pixel_symmetric": lambda x: centre + (x + 0.5) / scale - 0.5,
         "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if made > 1 else 0.0,
-        "align_corners": lambda x: x * (size - 1) / (made - 1) if made > 1 else 0.0,
+        "align_corners": lambda x: x * (size - 1) / (scale * size - 1) if made > 1 else 0.0,
     }.get(transform)
     if place is None:
         raise Unmapped(f"coordinate transformation '{transform}'")
