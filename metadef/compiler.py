@@ -205,6 +205,7 @@ def replan(made: Compilation, schedule: Schedule) -> Compilation:
 def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compilation:
     """The back half of the road: plan, check, lower."""
     from metadef.capacity import check_plan_memory
+    from metadef.hazard import check_program
     from metadef.lower import lower
     from metadef.memory import check_plan, plan_memory
 
@@ -216,6 +217,7 @@ def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compi
     hook("plan", plan)
     with _timed(seconds, "lower"):
         program, weights = lower(graph, schedule, plan, front.target, options.precision)
+        check_program(program, front.target)
     hook("lower", program)
     model = Model(name=graph.name, soc=front.target.soc, graph=graph, weights=weights, programs={"": program}, attrs={})
     return Compilation(model, graph, schedule, plan, front.report, front.target, options, seconds)

@@ -44,8 +44,14 @@ def progress() -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
+    from npusim.kernels.store import set_progress
+
     with Console(stderr=True).status("starting") as status:
-        yield lambda name: status.update(f"{name} …")
+        former = set_progress(lambda name, index, count: status.update(f"compiling kernel {index + 1} of {count} …"))
+        try:
+            yield lambda name: status.update(f"{name} …")
+        finally:
+            set_progress(former)
 
 
 def with_notes(stage: Callable[[str], None]) -> Callable[[str, Any], None]:

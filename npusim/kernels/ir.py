@@ -387,24 +387,18 @@ class Kernel:
         body, end = fn.append_basic_block("while"), fn.append_basic_block("done")
         self.b.branch(body)
         self.b.position_at_end(body)
-        yield _While(self, body, end)
+        yield _While(self, end)
         self.b.branch(body)
         self.b.position_at_end(end)
 
 
 class _While:
-    def __init__(self, k: Kernel, body: Any, end: Any) -> None:
-        self.k, self._body, self._end = k, body, end
+    def __init__(self, k: Kernel, end: Any) -> None:
+        self.k, self._end = k, end
 
     def stop_if(self, cond: Val) -> None:
-        self._leave_if(cond, self._end)
-
-    def again_if(self, cond: Val) -> None:
-        self._leave_if(cond, self._body)
-
-    def _leave_if(self, cond: Val, target: Any) -> None:
         rest = self.k.b.function.append_basic_block("on")
-        self.k.b.cbranch(cond.v, target, rest)
+        self.k.b.cbranch(cond.v, self._end, rest)
         self.k.b.position_at_end(rest)
 
 

@@ -27,7 +27,7 @@ class Life:
 
 @dataclass(frozen=True)
 class ArenaStory:
-    """Lives in the arena and what follows from them: live bytes at every task, the peak task and who is alive there."""
+    """Lives in the arena and what follows from them: live bytes at every task, and the peak task."""
 
     lives: tuple[Life, ...]
     live_bytes: tuple[int, ...]
@@ -37,11 +37,6 @@ class ArenaStory:
     def peak_bytes(self) -> int:
         """Largest number of bytes alive at once, in slots."""
         return max(self.live_bytes, default=0)
-
-    def alive_at(self, task: int) -> list[Life]:
-        """Largest first."""
-        alive = [life for life in self.lives if life.first <= task <= life.last]
-        return sorted(alive, key=lambda life: -life.bytes)
 
 
 def arena_story(program: Program) -> ArenaStory:
