@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from timing_data import Pair, rows_of
 
 FILES = (
     "op_trace_910_gen1", "op_profiler_910b", "op_bench_cases", "instr_mov", "instr_mmad", "instr_vec", "kernel_pipes",
-    "concat_dma_910b", "matmul_bench", "conv_bench", "mem_copy_bw", "model_infer",
+    "concat_dma_910b", "matmul_bench", "conv_bench", "attention_bench", "mem_copy_bw", "model_infer",
 )  # fmt: skip
+FAMILY_910B = frozenset({
+    "910B1", "910B2", "910B3", "910B1=910B3", "910B3_or_93", "910B4", "910B_A2", "910B_A2_24c", "910B_20c",
+    "910B_20c_1650", "910B_unspecified", "910_9362", "A3", "A3_24c", "A2_A3",
+})  # fmt: skip
+"""Names of the 910B family in the data, A3 dies included."""
 
 
 def figures(pairs: list[Pair], total: int) -> dict[str, Any]:
@@ -52,26 +58,62 @@ def index_rows(data: Path) -> dict[str, dict[str, str]]:
     """Every measured row by id, with ``file`` added and without the doubtful ones."""
     found: dict[str, dict[str, str]] = {}
     for name in FILES:
+        if not (data / "measured" / f"{name}.csv").is_file():
+            continue
         for row in rows_of(data, name):
-            if row.get("trust") != "C" and row.get("suspect", "0") == "0":
+            if is_trusted(row):
                 found[row["id"]] = {**row, "file": name}
     return found
 
 
+def is_trusted(row: dict[str, str]) -> bool:
+    """Raw profiler data or a published device time (trust A and B), and not suspect."""
+    host_timed = row.get("timing") == "host_event" and "s0" in row
+    return row.get("trust") != "C" and row.get("suspect", "0") in ("", "0") and not host_timed
+
+
+def group_key(row: dict[str, str], by: str) -> str:
+    """The group of a row of :func:`index_rows`: its ``file``, chip family of a file, ``chip`` or operator ``type``."""
+    kind = row.get("op_type") or row.get("path") or row.get("instr") or row.get("kernel") or row.get("model", "")
+    kind = kind or row.get("impl", "")
+    family = f"{row['file']}:{'910B' if row['soc'] in FAMILY_910B else row['soc']}"
+    keys = {"file": row["file"], "chip": row["soc"], "type": f"{row['file']}:{kind}", "family": family}
+    return keys[by]
+
+
 def grouped(pairs: Iterable[Pair], rows: dict[str, dict[str, str]], by: str) -> dict[str, tuple[list[Pair], int]]:
-    """Pairs and number of measured rows per ``file``, ``chip`` or ``type`` (operator type within a file)."""
-
-    def key(row: dict[str, str]) -> str:
-        kind = row.get("op_type") or row.get("path") or row.get("instr") or row.get("kernel") or row.get("model", "")
-        return {"file": row["file"], "chip": row["soc"], "type": f"{row['file']}:{kind}"}[by]
-
+    """Pairs and number of measured rows of every group that :func:`group_key` names, in order of name."""
     totals: dict[str, int] = {}
     for row in rows.values():
-        totals[key(row)] = totals.get(key(row), 0) + 1
+        totals[group_key(row, by)] = totals.get(group_key(row, by), 0) + 1
     groups: dict[str, list[Pair]] = {}
     for pair in {pair.id: pair for pair in pairs if pair.id in rows}.values():
-        groups.setdefault(key(rows[pair.id]), []).append(pair)
-    return {name: (groups[name], totals[name]) for name in sorted(groups)}
+        groups.setdefault(group_key(rows[pair.id], by), []).append(pair)
+    return {name: (groups.get(name, []), totals[name]) for name in sorted(totals)}
+
+
+def file_sets(pairs: Iterable[Pair], rows: dict[str, dict[str, str]]) -> dict[str, dict[str, Any]]:
+    """Figures of each file over all its rows that are not doubtful, of whatever chip, and of each chip family in it."""
+    pairs = list(pairs)
+    whole, parts = grouped(pairs, rows, "file"), grouped(pairs, rows, "family")
+    found = {}
+    for name, group in whole.items():
+        found[name] = figures(*group)
+        own = {key: part for key, part in parts.items() if key.startswith(f"{name}:")}
+        if len(own) > 1:
+            found |= {key: figures(*part) for key, part in own.items() if part[0]}
+    return found
+
+
+def left_out(pairs: Iterable[Pair], rows: dict[str, dict[str, str]]) -> dict[str, dict[str, Any]]:
+    """Per file: what the error is when each operator type is predicted without knowing its own instruction list."""
+    found = {}
+    for name, (group, total) in grouped(pairs, rows, "file").items():
+        known = [pair for pair in group if pair.left_out is not None]
+        if known:
+            blind = [replace(pair, predicted=float(pair.left_out or 0)) for pair in known]
+            found[name] = {"fitted": figures(known, total), "left_out": figures(blind, total)}
+    return found
 
 
 def constant_counts() -> dict[str, tuple[int, int]]:

@@ -1,12 +1,14 @@
 """Compare predicted times with published measurements of real chips.
 
-    python tools/validate_timing.py [--data DIR] [--json] [--sets NAME ...] [--by file|chip|type] [--worst N]
-                                    [--plot FILE] [--constants] [--slow]
+    python tools/validate_timing.py [--data DIR] [--json] [--sets NAME ...] [--by chip|type ...] [--worst N]
+                                    [--plot FILE] [--constants] [--left-out] [--slow]
 
 Per set: ``rows`` used, ``coverage`` (share of the set's rows that could be expressed), ``median`` and ``p90`` of
 |predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman).
-``--by`` adds the same figures per file, chip or operator type, where coverage counts every row that is not doubtful.
-Sets that compile whole networks run with --slow only.
+There is a set for each kind of measurement, and one for each file (``FILE``, and ``FILE:FAMILY`` where a file has
+several chip families), whose coverage counts all rows of the file that are not doubtful, of whatever chip.
+``--by`` adds the same figures per chip or operator type; ``--left-out`` what the error is for operator types whose own
+instruction list is not used. Sets that compile whole networks run with --slow only.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from timing_data import Pair
-from timing_figures import constant_counts, draw, figures, grouped, index_rows
+from timing_figures import constant_counts, draw, figures, file_sets, grouped, index_rows, left_out
 from timing_sets import SETS, SLOW, Sample
 
 DATA_VARIABLE = "NPUSIM_DATA"
@@ -55,12 +57,21 @@ def main(arguments: list[str] | None = None) -> int:
             _print_row(name, row)
             _print_worst(sample.pairs, options.worst)
     pairs = [pair for sample in samples.values() for pair in sample.pairs]
-    if options.by:
-        groups = grouped(pairs, index_rows(data), options.by)
-        result[options.by] = {name: figures(*group) for name, group in groups.items()}
-        if not options.json:
-            for name, row in result[options.by].items():
-                _print_row(name, row)
+    rows = index_rows(data)
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    if not options.sets:
+        tables["sets"] = file_sets(pairs, rows)
+        result["sets"] |= tables["sets"]
+    for by in options.by:
+        tables[by] = {name: figures(*group) for name, group in grouped(pairs, rows, by).items()}
+        result[by] = tables[by]
+    if options.left_out:
+        result["left_out"] = left_out(pairs, rows)
+        tables["left_out"] = {
+            f"{name} ({kind})": row for name, kinds in result["left_out"].items() for kind, row in kinds.items()
+        }
+    if not options.json:
+        _print_tables(tables)
     if options.constants:
         result["constants"] = constant_counts()
         if not options.json:
@@ -78,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", help=f"directory with measured/ (default: ${DATA_VARIABLE} or ../shared)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--sets", nargs="+", choices=sorted(SETS), help="only these sets")
-    parser.add_argument("--by", choices=("file", "chip", "type"), help="also figures per file, chip or operator type")
+    parser.add_argument("--by", nargs="+", default=[], choices=("chip", "type"), help="also per chip or operator type")
+    parser.add_argument("--left-out", action="store_true", help="errors of operator types taken as unknown")
     parser.add_argument("--worst", type=int, default=0, help="list the rows with the largest errors of each set")
     parser.add_argument("--plot", help="picture of predicted against measured (png, svg, pdf)")
     parser.add_argument("--constants", action="store_true", help="how many constants each chip has, and fitted ones")
@@ -88,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print_row(name: str, row: dict[str, Any]) -> None:
     print(f"{name:22s} " + "  ".join(f"{key} {value}" for key, value in row.items()))
+
+
+def _print_tables(tables: dict[str, dict[str, dict[str, Any]]]) -> None:
+    titles = {"sets": "files", "chip": "chips", "type": "operator types", "left_out": "operator types left out"}
+    for key, table in tables.items():
+        print(f"\n{titles[key]}")
+        for name, row in table.items():
+            _print_row(name, row)
 
 
 def _print_worst(pairs: list[Pair], count: int) -> None:
