@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,8 @@ class Pair:
     what: str
     measured: float
     predicted: float
+    left_out: float | None = None
+    """What is predicted if the row's operator type is unknown: by the default list of its cost class."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ def chip(name: str) -> Target | None:
 
 
 def rows_of(data: Path, name: str) -> list[dict[str, str]]:
+    """Rows of a file of measurements; none if the directory does not have it."""
+    if not (data / "measured" / f"{name}.csv").is_file():
+        return []
     with (data / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+        return [{**row, "id": row.get("id") or f"{name}:{at}"} for at, row in enumerate(csv.DictReader(stream))]
 
 
 def collect(rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str], Target], Pair | None]) -> Sample:
@@ -90,8 +95,8 @@ def make_desc(shape: Iterable[int], dtype: DType, fmt: Format = Format.ND, c0: i
     return TensorDesc(tuple(shape), dtype, Format.NCHW if c0 else Format.ND, fmt, c0)
 
 
-def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
-    """A kernel on its own: operands cold, or just written by earlier tasks; L2 keeps what it holds.
+def memory_of(kernel: Kernel, target: Target, *, cold: bool | Sequence[bool]) -> MemoryState:
+    """A kernel on its own: operands cold (all, or by port), or just written by earlier tasks; L2 keeps what it holds.
 
     The second operand of a product or convolution in a network is a parameter, read once a step: always cold.
     """
@@ -102,8 +107,10 @@ def memory_of(kernel: Kernel, target: Target, *, cold: bool) -> MemoryState:
         spans.append((place, size))
         place += size + 512
     reads, writes = spans[: len(kernel.inputs)], spans[len(kernel.inputs) :]
-    if not cold:
-        cache.touch((), reads)
+    ports = cold if isinstance(cold, Sequence) else [cold] * len(reads)
+    warm = [span for span, far in zip(reads, ports) if not far]
+    if warm:
+        cache.touch((), warm)
     access = cache.touch(reads, writes)
     share = tuple(1 - hit / max(size, 1) for hit, (_, size) in zip(access.hits, reads))
     if kernel.op_type in ("Conv2D", "MatMulV2") and len(share) > 1:
@@ -118,8 +125,8 @@ class Microseconds(float):
     cause: str = ""
 
 
-def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool) -> Microseconds:
-    """Microseconds of a kernel on its own, launch included."""
+def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool | Sequence[bool]) -> Microseconds:
+    """Microseconds of a kernel on its own, launch included; ``cold`` as for :func:`memory_of`."""
     run = run_kernel(kernel, target, memory_of(kernel, target, cold=cold), protocol=protocol)
     parts = {"launch": run.launch_cycles}
     for name, count in run.core.why.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def profiled_vectors(
     """Vector operators of a profile, with the published number of cores."""
 
     def build(data: Path) -> Sample:
+        parameters = _parameter_shapes(data, file)
+
         def predict(row: dict[str, str], target: Target) -> Pair | None:
             outputs = "" if row["output_shapes"] == "N/A" else row["output_shapes"]
             types = row["input_dtypes"].split(";"), row["output_dtypes"].split(";")
@@ -108,12 +111,9 @@ def profiled_vectors(
                 kernel = signature_kernel(row["op_type"], *sides, target, block_dim=cores)
             if kernel is None:
                 return None
-            # Flat megabytes are parameters, gradients and moments of an optimiser: touched once a step.
-            flat = len(shapes[0][0]) == 1 and sides[0][0].payload_bytes > 1 << 20
-            # A sum of fp32 and bf16 accumulates gradients, which come from all over the step.
-            flat = flat or {"FLOAT", "DT_BF16"} <= set(types[0])
+            far = _far(row, shapes[0], sides[0], parameters)
             what = f"{row['op_type']} {row['input_shapes']}"
-            us = kernel_us(kernel, target, form, cold=cold or flat)
+            us = kernel_us(kernel, target, form, cold=[cold or item for item in far])
             if row["op_type"].startswith("Foreach"):
                 us += target.value("launch.foreach_us")
             return Pair(row["id"], what, float(row["duration_us"]), us)
@@ -121,6 +121,33 @@ def profiled_vectors(
         return collect([row for row in rows_of(data, file) if keep(row)], predict)
 
     return build
+
+
+_LEAST_PARAMETER = 1 << 16
+"""Elements from which on it matters where a parameter lies."""
+_OPTIMISERS = (
+    "Adam", "ApplyRMSProp", "FusedMulApplyMomentum", "LambApplyOptimizerAssign", "LambApplyWeightAssign",
+)  # fmt: skip
+
+
+@cache
+def _parameter_shapes(data: Path, file: str) -> frozenset[tuple[int, ...]]:
+    """Shapes that the optimisers of a profile update: they, their gradients and moments are touched once a step."""
+    shapes = (parse_shapes(row["input_shapes"]) for row in rows_of(data, file) if row["op_type"] in _OPTIMISERS)
+    return frozenset(shape for found in shapes for shape in found if prod(shape) >= _LEAST_PARAMETER)
+
+
+def _far(
+    row: dict[str, str], shapes: list[tuple[int, ...]], inputs: list[TensorDesc], parameters: frozenset[tuple[int, ...]]
+) -> list[bool]:
+    """Inputs that were last touched a step ago, or came from the host: they lie in memory, not in L2."""
+    # Flat megabytes are parameters, gradients and moments; a sum of fp32 and bf16 accumulates gradients.
+    flat = len(shapes[0]) == 1 and inputs[0].payload_bytes > 1 << 20
+    if flat or {"FLOAT", "DT_BF16"} <= set(row["input_dtypes"].split(";")):
+        return [True] * len(inputs)
+    # What the host has copied into memory is not in L2 before 910B.
+    pictures = row["soc"] == "910_gen1_30core" and len(shapes[0]) == 4 and shapes[0][1] == 3
+    return [shape in parameters or (pictures and port == 0) for port, shape in enumerate(shapes) if port < len(inputs)]
 
 
 _FUSED = {
