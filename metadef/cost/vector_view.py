@@ -211,8 +211,19 @@ def _flat_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     listed = _broadcast_work(kernel, names, width, target)
     listed += [Work(name, width, repeats=0.0, all_calls=1.0) for name in work.per_row]
     return VectorView(
-        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
-    )
+        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat),
+        deal=_samples(kernel, units, target),
+    )  # fmt: skip
+
+
+def _samples(kernel: Kernel, units: int, target: Target) -> int:
+    """Units that go to a core together: first-generation kernels over operands that stretch deal whole samples, if
+    there are enough of them (published launches and times)."""
+    result = kernel.outputs[0]
+    if not target.coupled or not any(desc is not None and _stretches(desc, result) for desc in kernel.inputs):
+        return 1
+    first = result.shape[0]
+    return units // first if 2 * first >= target.vector_cores and units % first == 0 else 1
 
 
 def broadcast_run(result: TensorDesc, operands: Sequence[TensorDesc]) -> tuple[int, bool]:
@@ -255,12 +266,10 @@ def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target
         return [Work(name, width, bytes=elements * width, two_sources=name in _TWO_SOURCES) for name in names]
     rows = elements // run
     if run * width < BLOCK_BYTES:
-        gather = Work(
-            "copy", width, repeats=rows, calls=0.0, cycles_per_repeat=target.value("vector.block_move_cycles")
-        )
+        gather = Work("copy", width, repeats=rows, calls=0.0, cycles_per_repeat=target.value("vector.short_run_cycles"))
         return [gather, *(Work(name, width, bytes=elements * width) for name in names)]
     chunks = ceil(run * width / REPEAT_BYTES)
-    extra = target.value("vector.spread_calls") if repeats else 0
+    extra = max(target.value("vector.spread_calls"), len(odd) - 1) if repeats else 0
     spread = [Work("broadcast_block", width, repeats=rows / 8, all_calls=extra * rows)] if repeats else []
     # Two operands that stretch differently leave no common stride, so every row is a call of its own.
     together = chunks if len(odd) < 2 and not extra else 0
