@@ -149,7 +149,7 @@ def schedule_model(
             graph = legalize(graph, target)
         hook("legalize", graph)
     with _timed(seconds, "passes"):
-        pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes, check=options.check)
+        pass_options = PassOptions(options.precision, options.disabled_passes, options.check, options.conv)
         report = run_pipeline(graph, target, pass_options, on_pass=hook)
     with _timed(seconds, "select"):
         schedule = select(graph, target, options.conv)

@@ -1,8 +1,9 @@
 """Storage formats: shapes, index maps, packing and GE's size rules.
 
 A tensor has an *origin* shape (what the framework sees, NCHW or ND) and a *storage* shape (what lies in memory). The
-formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero. FRACTAL_Z_WINO holds
-filters that Winograd's algorithm has transformed. Sources: GE's format transfer code, Ascend C's data layout appendix
+formats here are NC1HWC0, FRACTAL_Z and FRACTAL_NZ beside the plain ones; padding lanes are zero. The C04 pair holds
+images of at most four channels and their filters without padding those to a whole block; FRACTAL_Z_WINO holds filters
+that Winograd's algorithm has transformed. Sources: GE's format transfer code, Ascend C's data layout appendix
 (orders of indices), GE's memory assigner (sizes).
 """
 
@@ -23,6 +24,8 @@ Shape = tuple[int, ...]
 BLOCK_BYTES = 32
 SLOT_BYTES = 512
 FRACTAL_ROWS = 16
+SMALL_CHANNELS = 4
+"""Channels of a pixel in the C04 formats."""
 
 
 class Format(IntEnum):
@@ -36,6 +39,8 @@ class Format(IntEnum):
     ND = 2
     NC1HWC0 = 3
     FRACTAL_Z = 4
+    NC1HWC0_C04 = 12
+    FRACTAL_Z_C04 = 13
     HWCN = 16
     FRACTAL_NZ = 29
     FRACTAL_Z_WINO_F2 = 48 | 2 << 8
@@ -44,6 +49,8 @@ class Format(IntEnum):
 
 WINOGRAD_FORMATS = {Format.FRACTAL_Z_WINO_F2: 2, Format.FRACTAL_Z_WINO_F4: 4}
 """Formats of transformed 3x3 filters and the edge of their output tile."""
+IMAGE_FORMATS = frozenset({Format.NC1HWC0, Format.NC1HWC0_C04})
+"""Formats (N, C1, H, W, C0) of images."""
 PLAIN_FORMATS = frozenset({Format.NCHW, Format.NHWC, Format.ND, Format.HWCN})
 
 
@@ -136,7 +143,8 @@ def storage_shape(desc: TensorDesc) -> Shape:
 
     NC1HWC0 is (N, ceil(C/C0), H, W, C0); FRACTAL_Z of a filter is (ceil(C/C0) H W, ceil(N/16), 16, C0); FRACTAL_NZ of
     (…, M, N) is (…, ceil(N/C0), ceil(M/16), 16, C0). FRACTAL_Z_WINO is a FRACTAL_Z of a 1x1 filter for each of the
-    16 (F2) or 36 (F4) products: (products, ceil(C/C0), ceil(N/16), 16, C0).
+    16 (F2) or 36 (F4) products: (products, ceil(C/C0), ceil(N/16), 16, C0). NC1HWC0_C04 is NC1HWC0 with C0 = 4;
+    FRACTAL_Z_C04 is (ceil(4 H W / C0), ceil(N/16), 16, C0), four channels of one tap behind those of the last.
 
     Raises:
         InferError: the rank does not fit the format.
@@ -145,9 +153,14 @@ def storage_shape(desc: TensorDesc) -> Shape:
         return desc.origin_shape
     if desc.c0 <= 0:
         raise InferError(f"format {desc.format.name} needs a channel block", expected="c0 > 0", got=str(desc.c0))
-    if desc.format == Format.NC1HWC0:
+    if desc.format in IMAGE_FORMATS:
         n, c, h, w = _nchw(desc)
         return n, ceil_div(c, desc.c0), h, w, desc.c0
+    if desc.format == Format.FRACTAL_Z_C04:
+        n, c, h, w = _nchw(desc)
+        if c > SMALL_CHANNELS:
+            raise InferError("format FRACTAL_Z_C04 is for few channels", expected="at most 4", got=str(c))
+        return ceil_div(SMALL_CHANNELS * h * w, desc.c0), ceil_div(n, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
     if desc.format == Format.FRACTAL_Z:
         n, c, h, w = _nchw(desc)
         return ceil_div(c, desc.c0) * h * w, ceil_div(n, FRACTAL_ROWS), FRACTAL_ROWS, desc.c0
@@ -186,7 +199,7 @@ def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     nchw = array.transpose(_axes(desc))
     n, c, h, w = nchw.shape
     c1 = ceil_div(c, desc.c0)
-    if desc.format == Format.NC1HWC0:
+    if desc.format in IMAGE_FORMATS:
         padded = _zero_padded(nchw, (n, c1 * desc.c0, h, w))
         return np.ascontiguousarray(padded.reshape(n, c1, desc.c0, h, w).transpose(0, 1, 3, 4, 2))
     n1 = ceil_div(n, FRACTAL_ROWS)
@@ -195,9 +208,27 @@ def pack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
         padded = _zero_padded(planes, (len(planes), n1 * FRACTAL_ROWS, c1 * desc.c0))
         blocks = padded.reshape(-1, n1, FRACTAL_ROWS, c1, desc.c0).transpose(0, 3, 1, 2, 4)
         return np.ascontiguousarray(blocks)
+    if desc.format == Format.FRACTAL_Z_C04:
+        return _pack_small(nchw, desc)
     padded = _zero_padded(nchw, (n1 * FRACTAL_ROWS, c1 * desc.c0, h, w))
     blocks = padded.reshape(n1, FRACTAL_ROWS, c1, desc.c0, h, w).transpose(2, 4, 5, 0, 1, 3)
     return np.ascontiguousarray(blocks).reshape(storage_shape(desc))
+
+
+def _pack_small(nchw: np.ndarray, desc: TensorDesc) -> np.ndarray:
+    """FRACTAL_Z_C04 of a filter (N, C, H, W) with C <= 4."""
+    n, _, h, w = nchw.shape
+    blocks, n1, _, c0 = storage_shape(desc)
+    taps = _zero_padded(nchw, (n, SMALL_CHANNELS, h, w)).transpose(0, 2, 3, 1).reshape(n, -1)
+    columns = _zero_padded(taps, (n1 * FRACTAL_ROWS, blocks * c0))
+    return np.ascontiguousarray(columns.reshape(n1, FRACTAL_ROWS, blocks, c0).transpose(2, 0, 1, 3))
+
+
+def _unpack_small(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
+    """The inverse of :func:`_pack_small`."""
+    n, c, h, w = _nchw(desc)
+    columns = array.transpose(1, 2, 0, 3).reshape(-1, array.shape[0] * desc.c0)[:n, : SMALL_CHANNELS * h * w]
+    return columns.reshape(n, h, w, SMALL_CHANNELS).transpose(0, 3, 1, 2)[:, :c]
 
 
 def unpack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
@@ -220,8 +251,10 @@ def unpack(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
         plain = array.transpose(axes).reshape(*batch, row_blocks * row, column_blocks * c0)
         return np.ascontiguousarray(plain[..., :rows, :columns])
     n, c, h, w = _nchw(desc)
-    if desc.format == Format.NC1HWC0:
+    if desc.format in IMAGE_FORMATS:
         nchw = array.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
+    elif desc.format == Format.FRACTAL_Z_C04:
+        nchw = _unpack_small(array, desc)
     elif desc.format in WINOGRAD_FORMATS:
         nchw = restore_filter(winograd_planes(array, desc), WINOGRAD_FORMATS[desc.format])
     else:

@@ -1,8 +1,9 @@
 """A cube kernel as a batched matrix product: what its tiles move, whatever operator it came from.
 
 This is the home of the GEMM view that :class:`metadef.kernel.CubeTile` speaks of. A convolution has one product per
-image (and per block of groups): M = output pixels, N = output channels, K = taps times channels padded to C0. Groups
-narrower than a channel block share one product whose filter is zero off the diagonal.
+image (and per block of groups): M = output pixels, N = output channels, K = taps times channels padded to C0 (to four
+in NC1HWC0_C04, where several taps share a fractal). Groups narrower than a channel block share one product whose filter
+is zero off the diagonal.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from metadef.cost.signatures import find_signature
 from metadef.dtype import DType
-from metadef.format import FRACTAL_ROWS, Format, TensorDesc, ceil_div, round_up
+from metadef.format import FRACTAL_ROWS, SMALL_CHANNELS, Format, TensorDesc, ceil_div, round_up
 from metadef.kernel import CubeTile, Kernel
 from metadef.op import CostClass, find_op, get_op
 from metadef.ops.geometry import ConvGeometry, MatMulGeometry
@@ -24,6 +25,8 @@ B_SHARE = "b_share"
 """Attribute of a timing-only product: see ``CubeView.b_share``."""
 BY_PIXEL_RATE = 32.0
 """Bytes per cycle of a load3d that fetches pixel by pixel."""
+FIXPIPE_OPS = frozenset({"Relu", "LeakyRelu", "PRelu"})
+"""Epilogues that the fixpipe applies on the way out; any other needs the vector core, by way of a workspace."""
 RESIDENTS = ("", "a", "b", "a_panel", "b_panel")
 """What may stay in L1, as in ``CubeTile.resident``; arrays of candidates use the index."""
 
@@ -113,6 +116,16 @@ class CubeView:
     @property
     def element_bytes(self) -> int:
         return self.dtype.bytes
+
+    @property
+    def channel_block(self) -> int:
+        """Elements of K that lie together in a pixel of A: a fractal's, or all of fewer channels (C04)."""
+        return min(self.a_channels, self.fractal_k)
+
+    @property
+    def block_fractals(self) -> int:
+        """K fractals made of one channel block of A: one a tap, or all taps of few channels together (C04)."""
+        return ceil_div(self.k, self.fractal_k) // ceil_div(self.a_channels, self.fractal_k)
 
     def a_bytes(self, start: Any, stop: Any) -> Any:
         """Bytes of A that rows start..stop-1 of M need over the whole of K (integers or arrays)."""
@@ -211,7 +224,8 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
     assert x is not None
     c0 = target.c0(x.dtype)
     merged = max(1, min(g.groups, c0 // g.group_c)) if g.groups > 1 else 1
-    channels = round_up(merged * g.group_c, c0)
+    small = x.format is Format.NC1HWC0_C04
+    channels = SMALL_CHANNELS if small else round_up(merged * g.group_c, c0)
     window = Window(
         g.h,
         g.w,
@@ -229,7 +243,7 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
         batch=g.n * ceil_div(g.groups, merged),
         m=g.oh * g.ow,
         n=merged * g.group_oc,
-        k=channels * g.kh * g.kw,
+        k=round_up(channels * g.kh * g.kw, target.fractal_k(x.dtype)),
         fractal_k=target.fractal_k(x.dtype),
         a_channels=channels,
         window=window,

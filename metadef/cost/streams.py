@@ -307,7 +307,7 @@ def _a_rows(kernel: Kernel, view: CubeView) -> int:
 def _b_rows(kernel: Kernel, view: CubeView) -> int:
     w = kernel.inputs[1]
     assert w is not None
-    if w.format == Format.FRACTAL_Z:
+    if w.format in (Format.FRACTAL_Z, Format.FRACTAL_Z_C04):
         return engine.ROWS_BLOCKS
     if w.format == Format.FRACTAL_NZ:
         return engine.ROWS_N_BLOCKS

@@ -419,7 +419,9 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     if exchanged:
-        listed.append(Work("transpose", size, bytes=elements * size))
+        # Four channels fill no row of a 16 x 16 block: they are put side by side by a second round.
+        rounds = 2 if Format.NC1HWC0_C04 in (desc.format for desc in (*kernel.inputs, y) if desc is not None) else 1
+        listed.append(Work("transpose", size, bytes=rounds * elements * size))
         if Format.FRACTAL_Z in (y.format, next(desc for desc in kernel.inputs if desc is not None).format):
             # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
             blocks = elements / FRACTAL_ROWS

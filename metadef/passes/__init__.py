@@ -13,6 +13,7 @@ from metadef.passes.cleanup import (
     PrunePass,
     RemoveNeutral,
 )
+from metadef.passes.control import ControlCopyPass
 from metadef.passes.graph_fusion import (
     CONVOLUTIONS,
     FoldBatchNorm,
@@ -27,6 +28,7 @@ from metadef.passes.notask import ConcatNotaskPass, SplitNotaskPass
 from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinHardSwish, JoinLayerNorm
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
+from metadef.passes.small_channel import SmallChannelPass
 from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
 from metadef.passes.views import FoldTranspose, JoinTransposes, JoinViews, SinkView
 from metadef.rewrite import (
@@ -95,6 +97,7 @@ PIPELINE: tuple[Pass, ...] = (
     RefineRunningFormat("RefineRunningFormat", "the formats that the kernels read", required=True),
     _prepare("TransOpSymmetryEliminationPass", "format changes that undo each other", CancelTransData()),
     EnginePlacer("EnginePlacer", "which unit runs which node", required=True),
+    SmallChannelPass("SmallChannelPass", "pictures are not padded to a channel block (our own pass)"),
     # UB fusion: epilogues on the chip.
     _epilogue("TbeConvDoubleInFusionPass", "a residual sum in the epilogue", FuseResidual(CONVOLUTIONS)),
     _epilogue("TbeConvSingleInFusionPass", "an activation in the epilogue", FuseActivation(CONVOLUTIONS, _ACTIVATIONS)),
@@ -115,6 +118,7 @@ PIPELINE: tuple[Pass, ...] = (
     # No task where bytes need not move.
     SplitNotaskPass("SplitNotaskPass", "results of a split are read where they lie (our own pass)"),
     ConcatNotaskPass("ConcatNotaskPass", "operands of a concatenation are made at their places"),
+    ControlCopyPass("ControlCopyPass", "results of branches and loops have memory of their own", required=True),
 )
 
 

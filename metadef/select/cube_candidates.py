@@ -143,7 +143,7 @@ def _l1_needs(view: CubeView, target: Target, table: Table) -> tuple[_Array, _Ar
     size = view.element_bytes
     rows, columns = ceil_div(view.m, FRACTAL_ROWS), ceil_div(view.n, FRACTAL_ROWS)
     share_m, share_n = _ceil(rows, table["split_m"]), _ceil(columns, table["split_n"])
-    blocks = view.a_channels // view.fractal_k
+    blocks = ceil_div(view.a_channels, view.fractal_k)
     panel_a = slab_bytes(view, table["m0"] * FRACTAL_ROWS, blocks)
     all_a = slab_bytes(view, share_m * FRACTAL_ROWS, blocks)
     per_column = view.fractal_k * FRACTAL_ROWS * size
@@ -163,7 +163,7 @@ def _l1_needs(view: CubeView, target: Target, table: Table) -> tuple[_Array, _Ar
 
 def _k_unit(view: CubeView) -> int:
     """K fractals that belong together in L1: all taps of one channel block, whose image rows are loaded once."""
-    return ceil_div(view.k, view.a_channels) if view.window is not None else 1
+    return view.block_fractals if view.window is not None else 1
 
 
 def blocks_of(view: CubeView, k: int) -> int:
@@ -185,7 +185,7 @@ def slab_bytes(view: CubeView, rows: _Array, blocks: _Array) -> _Array:
         whole = np.minimum((lines - 1) * w.stride_h + w.extent_h, w.h) * w.w
         part = 2 * w.extent_h * np.minimum((rows - 1) * w.stride_w + w.extent_w, w.w)
         pixels = np.where(rows < w.ow, np.minimum(part, whole), whole)
-    return pixels * blocks * view.fractal_k * view.element_bytes
+    return pixels * blocks * view.channel_block * view.element_bytes
 
 
 def rank(view: CubeView, target: Target, table: Table, cold_b: bool) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from metadef.cost.vector_view import broadcast_run, compute_width
-from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
+from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axis
@@ -128,7 +128,7 @@ def _elementwise(kernel: Kernel, target: Target) -> VectorShape:
 
 def _move(kernel: Kernel, target: Target) -> VectorShape:
     """Flattened, except layout changes around NC1HWC0: they move rows of an image."""
-    blocked = next((desc for desc in _present(kernel) if desc.format is Format.NC1HWC0), None)
+    blocked = next((desc for desc in _present(kernel) if desc.format in IMAGE_FORMATS), None)
     if blocked is None or get_op(kernel.op_type).cost is not CostClass.MOVE or not prod(blocked.shape):
         return _flat(kernel, target)
     n, c1, h, w, c0 = blocked.shape

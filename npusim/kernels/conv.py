@@ -78,7 +78,7 @@ def conv2d(
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
     """Descriptor fields that say how a band of the input is read."""
     xc, xh, xp = lane_strides(shape.c0_in, shape.h * shape.w, SIZE[dtype])
-    planes = -(-shape.c // shape.c0_in) * shape.c0_in // 8
+    channels = -(-shape.c // shape.c0_in) * shape.c0_in
     lanes: int | np.ndarray = 0
     if layout.kind == "lanes":
         per, out_per = shape.c // shape.groups, shape.o // shape.groups
@@ -88,9 +88,9 @@ def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
         lanes = np.ascontiguousarray(lanes, np.int64)
     return {
         "groups": layout.groups,
-        "planes": planes,
+        "planes": channels // 8,
         "h": shape.h,
-        "xn": planes * 8 * shape.h * shape.w * SIZE[dtype],
+        "xn": channels * shape.h * shape.w * SIZE[dtype],
         "xc": xc,
         "xh": xh,
         "xp": xp,
@@ -117,9 +117,14 @@ def _unit_shifts(shape: Conv2D, layout: Scratch, units: int) -> np.ndarray | Non
 
 
 def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
-    """Byte distance of 16 channels, of 8 channels and of pixels in NC1HWC0 with `plane` pixels a plane."""
+    """Byte distance of 16 channels, of 8 channels and of pixels in NC1HWC0 with `plane` pixels a plane.
+
+    Four channels (C04) are alone and have no distance.
+    """
+    if c0 == 4:
+        return 0, 0, 4 * size
     if c0 == 8:
         return 2 * plane * 8 * size, plane * 8 * size, 8 * size
     if c0 == 16:
         return plane * 16 * size, 8 * size, 16 * size
-    raise ValueError(f"convolution knows C0 = 8 and 16, not {c0}; convert with transdata first")
+    raise ValueError(f"convolution knows C0 = 4, 8 and 16, not {c0}; convert with transdata first")

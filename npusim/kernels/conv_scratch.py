@@ -22,7 +22,8 @@ _PART_BYTES = 30_000  # traffic worth having one part more, beyond four
 class Conv2D:
     """Shape of a convolution: N, C, H, W in; O out; kernel, strides, pads (top, left, bottom, right), dilations.
 
-    `c0_in`/`c0_out` are the channels of one C1 plane (16, 8, 32, …; a multiple of 8).
+    `c0_in`/`c0_out` are the channels of one C1 plane (16, 8, 32, …; a multiple of 8). Up to four input channels may
+    also lie in planes of four.
     """
 
     n: int
@@ -59,7 +60,8 @@ class Conv2D:
             raise ValueError(f"convolution of {self.h}x{self.w} by kernel {self.kernel} has no output ({oh}x{ow})")
         if self.c % self.groups or self.o % self.groups:
             raise ValueError(f"{self.groups} groups do not divide {self.c} input and {self.o} output channels")
-        if self.c0_in % 8 or self.c0_out % 8:
+        small = self.c0_in == 4 and self.c <= 4 and self.groups == 1
+        if (self.c0_in % 8 and not small) or self.c0_out % 8:
             raise ValueError(f"C0 must be a multiple of 8, not {self.c0_in} in, {self.c0_out} out")
 
 

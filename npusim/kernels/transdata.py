@@ -94,8 +94,8 @@ def from_blocked(
 def _describe(
     plain: Plain, blocked: int, dtype: str, c0: int, stored: int | None, saturate: bool, direction: str
 ) -> Call:
-    if c0 % 8:
-        raise ValueError(f"C0 must be a multiple of 8, not {c0}")
+    if c0 % 8 and c0 != 4:
+        raise ValueError(f"C0 must be 4 or a multiple of 8, not {c0}")
     pixels = plain.pixels if stored is None else stored
     if pixels < plain.pixels:
         raise ValueError(f"{pixels} stored pixels cannot hold {plain.pixels}")
@@ -154,7 +154,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `transdata:<source>:<target>:<C0>:<to|from>`."""
     source, target, c0_text, direction = parameters.split(":")
     c0 = int(c0_text)
-    lanes = 16 if c0 % 16 == 0 else 8
+    lanes = 16 if c0 % 16 == 0 else min(c0, 8)
     for size in sorted({SIZE[source], SIZE[target]}):
         emit_lane_copy(k, size)
     with k.main() as (desc, part, _ctx):
@@ -240,10 +240,16 @@ class _Tile:
                 self._scatter(line, self.flat + pixel * self.pp, self.channels, self.pc)
 
     def _wide(self, x: Val) -> Val:
-        return x if self.lanes == _TILE else self.k.join(x, self.mover.zero(self.lanes))
+        for lanes in (4, 8):
+            if self.lanes <= lanes:
+                x = self.k.join(x, self.mover.zero(lanes))
+        return x
 
     def _put(self, x: Val, at: Val) -> None:
-        self.mover.store(x if self.lanes == _TILE else self.k.halves(x)[0], at)
+        for lanes in (8, 4):
+            if self.lanes <= lanes:
+                x = self.k.halves(x)[0]
+        self.mover.store(x, at)
 
     def _plain_row(self, at: Val, count: Val, step: Val, channel: int) -> Val:
         """Pixels of one channel; zeros beyond the tensor and in channels that do not exist."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metadef.dtype import DType
 from metadef.error import InferError
-from metadef.format import Format, TensorDesc, pack, slot_bytes, storage_shape, tensor_bytes, unpack
+from metadef.format import SMALL_CHANNELS, Format, TensorDesc, pack, slot_bytes, storage_shape, tensor_bytes, unpack
 
 BLOCKS = st.sampled_from([8, 16, 32])
 SIZES = st.integers(1, 40)
@@ -30,6 +30,11 @@ def blocked(draw: st.DrawFn) -> TensorDesc:
         shape = (*draw(st.lists(SMALL, max_size=2)), draw(SIZES), draw(SIZES))
         return TensorDesc(shape, DType.INT32, Format.ND, fmt, draw(BLOCKS))
     order = draw(st.sampled_from([Format.NCHW, Format.NHWC, Format.HWCN]))
+    if draw(st.booleans()):
+        small = draw(st.sampled_from([Format.NC1HWC0_C04, Format.FRACTAL_Z_C04]))
+        sizes = {"N": draw(SIZES), "C": draw(st.integers(1, SMALL_CHANNELS)), "H": draw(SMALL), "W": draw(SMALL)}
+        c0 = SMALL_CHANNELS if small is Format.NC1HWC0_C04 else draw(BLOCKS)
+        return TensorDesc(tuple(sizes[letter] for letter in order.name), DType.INT32, order, small, c0)
     shape = (draw(SMALL), draw(SIZES), draw(SMALL), draw(SMALL))
     return TensorDesc(shape, DType.INT32, order, fmt, draw(BLOCKS))
 
@@ -52,6 +57,23 @@ def test_nc1hwc0_index_rule(n: int, c: int, h: int, w: int, c0: int) -> None:
     packed = pack(array, desc)
     at = (n - 1, c - 1, h - 1, w - 1)
     assert packed[at[0], at[1] // c0, at[2], at[3], at[1] % c0] == array[at]
+
+
+@given(SIZES, st.integers(1, SMALL_CHANNELS), SMALL, SMALL, BLOCKS)
+def test_fractal_z_c04_index_rule(n: int, c: int, h: int, w: int, c0: int) -> None:
+    desc = TensorDesc((n, c, h, w), DType.INT32, Format.NCHW, Format.FRACTAL_Z_C04, c0)
+    array = counted(desc.origin_shape)
+    packed = pack(array, desc)
+    k = ((h - 1) * w + (w - 1)) * SMALL_CHANNELS + c - 1
+    assert packed[k // c0, (n - 1) // 16, (n - 1) % 16, k % c0] == array[n - 1, c - 1, h - 1, w - 1]
+
+
+def test_few_channels_only() -> None:
+    with pytest.raises(InferError, match="few channels"):
+        _ = TensorDesc((16, 5, 3, 3), DType.FLOAT16, Format.NCHW, Format.FRACTAL_Z_C04, 16).shape
+    image = TensorDesc((1, 3, 224, 224), DType.FLOAT16, Format.NCHW, Format.NC1HWC0_C04, 4)
+    filters = TensorDesc((64, 3, 7, 7), DType.FLOAT16, Format.NCHW, Format.FRACTAL_Z_C04, 16)
+    assert image.shape == (1, 1, 224, 224, 4) and filters.shape == (13, 4, 16, 16)
 
 
 @given(SIZES, SIZES, SMALL, SMALL, BLOCKS)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from metadef.dtype import DType
-from metadef.format import Format, TensorDesc, pack, round_up, slot_bytes
+from metadef.format import IMAGE_FORMATS, Format, TensorDesc, pack, round_up, slot_bytes
 from metadef.graph import infer_outputs
 from metadef.kernel import Engine, FusedOp, Kernel
 from metadef.op import get_op
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def desc(self) -> TensorDesc:
-        blocked = self.format in (Format.NC1HWC0, Format.FRACTAL_Z)
+        blocked = self.format in (*IMAGE_FORMATS, Format.FRACTAL_Z, Format.FRACTAL_Z_C04)
         tag = Format.NCHW if blocked else Format.ND if self.format is Format.FRACTAL_NZ else self.format
         return TensorDesc(self.values.shape, self.dtype, tag, self.format, self.c0)
 
@@ -98,7 +98,7 @@ def mini_task(
     fmt, c0 = out or (first.format, first.c0)
     results = []
     for desc in infer_outputs(opdef, base, complete, op_type):
-        tag = desc.origin_format if fmt in (Format.NC1HWC0,) or fmt is desc.origin_format else Format.ND
+        tag = desc.origin_format if fmt in IMAGE_FORMATS or fmt is desc.origin_format else Format.ND
         plain = TensorDesc(desc.origin_shape, desc.dtype, tag, tag)
         results.append(plain.stored_as(fmt, c0) if fmt not in (Format.ND, Format.NCHW) else plain)
     kernel = Kernel(op_type, engine, descs, tuple(results), complete, tuple(fused))

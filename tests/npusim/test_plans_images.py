@@ -81,6 +81,24 @@ def test_groups_that_straddle_blocks(draw: Draw, name: str, dtype: DType):  # no
     check(grouped(draw, dtype, name), terms=int(np.prod(GROUPED[name][1][1:])) + 1)
 
 
+@TYPES
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_few_channels_without_padding(draw: Draw, channels: int, dtype: DType):  # noqa: F811
+    operands = [
+        draw(dtype, 2, channels, 11, 9, format=Format.NC1HWC0_C04, c0=4),
+        draw(dtype, 20, channels, 3, 3, format=Format.FRACTAL_Z_C04, c0=blocks(dtype), const=True),
+        draw(SINGLE, 20, const=True),
+    ]
+    attrs = {"strides": (1, 1, 2, 1), "pads": (1, 1, 0, 2)}
+    out = (NC1, blocks(dtype))
+    check(mini_task("Conv2D", operands, attrs, fused=(FusedOp("Relu"),), out=out, engine=Engine.AICORE), terms=37)
+    names = {"src_format": "NCHW", "dst_format": "NC1HWC0_C04"}
+    plain = draw(dtype, 2, channels, 11, 9, format=Format.NCHW)
+    check(mini_task("TransData", [plain], names, out=(Format.NC1HWC0_C04, 4)))
+    back = {"src_format": names["dst_format"], "dst_format": "NCHW"}
+    check(mini_task("TransData", [operands[0]], back, out=(Format.NCHW, 0)))
+
+
 def test_activations_do_not_reach_padding_lanes(draw: Draw):  # noqa: F811
     check(grouped(draw, HALF, "straddling", (FusedOp("Sigmoid"),)), terms=200)
 

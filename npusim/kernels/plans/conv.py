@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadef.format import Format
+from metadef.format import IMAGE_FORMATS
 from metadef.ops.geometry import ConvGeometry
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
@@ -11,7 +11,7 @@ from npusim.kernels.plans.site import NoFastKernel, Site
 
 
 def plan_conv(site: Site) -> list[Call]:
-    """Conv2D on NC1HWC0 activations with constant filter and bias."""
+    """Conv2D on NC1HWC0 (or C04) activations with constant filter and bias."""
     x, out, shape = site.input(0), site.output(), shape_of(site)
     packed = pack_conv(shape, site.constant(1), site.constant(2) if site.has(2) else None)
     dtypes = (site.element(x), site.element(out))
@@ -19,10 +19,10 @@ def plan_conv(site: Site) -> list[Call]:
 
 
 def shape_of(site: Site) -> Conv2D:
-    """The kernels' view of a convolution. Raises NoFastKernel unless activation and result are NC1HWC0."""
+    """The kernels' view of a convolution. Raises NoFastKernel unless both sides are NC1HWC0 (or C04)."""
     x, out, g = site.input(0), site.output(), ConvGeometry.of(site.kernel)
     for operand in (x, out):
-        if operand.desc.format is not Format.NC1HWC0:
+        if operand.desc.format not in IMAGE_FORMATS:
             raise NoFastKernel(f"convolution on {operand.desc.format.name}")
     return Conv2D(
         n=g.n,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadef.format import FRACTAL_ROWS, Format, round_up
+from metadef.format import FRACTAL_ROWS, IMAGE_FORMATS, SMALL_CHANNELS, Format, round_up
 from npusim.kernels import transdata
 from npusim.kernels.desc import Call
 from npusim.kernels.plans.site import NoFastKernel, Site
@@ -19,14 +19,14 @@ def plan_trans_data(site: Site) -> list[Call]:
     desc = blocked.desc
     element = _RAW_NAMES[desc.dtype.bytes]
     address, stored = site.address(flat), None
-    if desc.c0 % 8:
+    if desc.c0 % 8 and desc.c0 != SMALL_CHANNELS:
         raise NoFastKernel(f"channel blocks of {desc.c0}")
     if desc.format is Format.FRACTAL_NZ:
         plain = transdata.Plain.matrix(address, element, desc.origin_shape)
         stored = round_up(desc.origin_shape[-2], FRACTAL_ROWS)
-    elif desc.format is Format.NC1HWC0 and desc.origin_format is Format.NHWC:
+    elif desc.format in IMAGE_FORMATS and desc.origin_format is Format.NHWC:
         plain = transdata.Plain.nhwc(address, element, desc.origin_shape)
-    elif desc.format is Format.NC1HWC0 and desc.origin_format is not Format.HWCN:
+    elif desc.format in IMAGE_FORMATS and desc.origin_format is not Format.HWCN:
         plain = transdata.Plain.nchw(address, element, desc.origin_shape)
     else:
         raise NoFastKernel(f"TransData of {desc.format.name} from {desc.origin_format.name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metadef.format import WINOGRAD_FORMATS, winograd_planes
+from metadef.format import WINOGRAD_FORMATS, Format, winograd_planes
 from metadef.winograd import scale_of
 from npusim.kernels.desc import Call
 from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
@@ -42,6 +42,7 @@ def _replaceable(site: Site) -> bool:
     """Whether a direct task may be computed in another way: float operands that the result does not overwrite."""
     out = site.output().address
     apart = all(item is None or item.address != out for item in site.task.inputs)
+    apart = apart and site.input(0).desc.format is Format.NC1HWC0
     return (
         apart and site.is_constant(1) and {site.element(site.input(0)), site.element(site.input(1))} <= {"f16", "f32"}
     )
