@@ -7,7 +7,7 @@ tasks and reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,8 @@ class Graph:
     ``notes`` are remarks for the user about what was assumed on the way, such as an open batch dimension taken as 1.
     """
 
-    def __init__(self, name: str, dialect: str = "ascend") -> None:
+    def __init__(self, name: str, dialect: str = "ascend", parent: Graph | None = None) -> None:
+        """``parent``: the graph with the node that this one is a subgraph of; they share one space of names."""
         self.name = name
         self.dialect = dialect
         self.nodes: list[Node] = []
@@ -96,8 +97,9 @@ class Graph:
         self.output_names: list[str] = []
         self.notes: list[str] = []
         self.revision = 0
-        self._names: set[str] = set()
-        self._suffixes: dict[str, int] = {}
+        self._nested = parent is not None
+        self._names: set[str] = parent._names if parent else set()
+        self._suffixes: dict[str, int] = parent._suffixes if parent else {}
 
     # -- building -----------------------------------------------------------------------------------------------------
 
@@ -112,8 +114,11 @@ class Graph:
         return name
 
     def add_input(self, name: str, shape: Sequence[int], dtype: DType = DType.FLOAT, fmt: Format = Format.ND) -> Tensor:
-        """A graph input in plain layout. Raises ModelError (E10001 family) if the name is taken."""
-        if name in self._names:
+        """A graph input in plain layout.
+
+        Raises ModelError (E10001 family) if the name is taken; a subgraph's inputs, which nobody feeds, are numbered.
+        """
+        if name in self._names and not self._nested:
             raise ModelError(f"name '{name}' is used twice", hint="rename one of the two")
         tensor = Tensor(self.unique_name(name), TensorDesc(tuple(shape), dtype, fmt, fmt))
         self.inputs.append(tensor)
@@ -168,8 +173,9 @@ class Graph:
         layer: str = "",
         origins: Iterable[str] = (),
         before: Node | None = None,
+        subgraphs: Mapping[str, Graph] | None = None,
     ) -> Node:
-        """Add a framework node whose results are already known."""
+        """Add a framework node, or one with subgraphs, whose results are already known."""
         node = Node(
             self.unique_name(name or op_type),
             op_type,
@@ -178,6 +184,7 @@ class Graph:
             dict(attrs),
             domain,
             opset,
+            subgraphs=dict(subgraphs or {}),
             layer=layer,
             origins=tuple(origins),
         )
@@ -257,6 +264,13 @@ class Graph:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def graphs(self) -> Iterator[Graph]:
+        """This graph and all graphs nested in it, each before those in its own nodes."""
+        yield self
+        for node in self.nodes:
+            for inner in node.subgraphs.values():
+                yield from inner.graphs()
+
     def constants(self) -> list[Tensor]:
         """Constants that are read, in order of first use."""
         seen: dict[int, Tensor] = {}
@@ -332,6 +346,9 @@ class Graph:
         for tensor in self.outputs:
             if not tensor.is_const and id(tensor) not in seen:
                 raise ContractError(f"graph output '{tensor.name}' is never made")
+        for node in self.nodes:
+            for inner in node.subgraphs.values():
+                inner.verify()
 
 
 def infer_outputs(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from metadef.error import ContractError, Problem
+from metadef.flow import Choice, path_choices, task_path
 from metadef.format import SLOT_BYTES
 from metadef.kernel import Buffer, CubeTile, VectorTile, phases_of
 from metadef.program import Operand, Program, Region, Task
@@ -179,13 +180,21 @@ def _flag_problems(program: Program) -> Iterator[Problem]:
 
 
 def _dataflow_problems(program: Program) -> list[Problem]:
-    """Reads whose bytes were last written by another tensor, or by nothing. Branch rows count in list order."""
+    """Reads whose bytes were last written by another tensor, or by nothing, on any path that a run may take."""
+    found: dict[str, Problem] = {}
+    for chosen in path_choices(program.tasks):
+        for problem in _path_problems(program, chosen):
+            found.setdefault(str(problem), problem)
+    return list(found.values())
+
+
+def _path_problems(program: Program, chosen: Choice) -> list[Problem]:
     owners = ByteOwners()
     names: dict[int, str] = {WORKSPACE_OWNER: "a workspace"}
     problems: list[Problem] = []
     for binding in program.inputs:
         _own(owners, names, binding.operand)
-    for task in program.tasks:
+    for task in (program.tasks[at] for at in task_path(program.tasks, chosen)):
         for item in task.inputs:
             if item is not None and item.region is not Region.WEIGHTS:
                 problems += _read_problems(owners, names, task.name, item)

@@ -15,13 +15,17 @@ from metadef.format import TensorDesc
 
 
 class Engine(Enum):
-    """GE's engine names. AICORE and VECTOR run on the device; GE_LOCAL takes no task (views)."""
+    """GE's engine names. AICORE and VECTOR run on the device; GE_LOCAL takes no task (views).
+
+    RTS is the runtime's task scheduler: it takes jumps between tasks.
+    """
 
     AICORE = "AIcoreEngine"
     VECTOR = "VectorEngine"
     AICPU = "DNN_VM_AICPU_ASCEND"
     HOST_CPU = "DNN_VM_HOST_CPU"
     GE_LOCAL = "DNN_VM_GE_LOCAL"
+    RTS = "DNN_VM_RTS"
 
     @property
     def on_device(self) -> bool:

@@ -140,6 +140,7 @@ def _task(step: Step, layout: _Layout) -> Task:
         step.stream,
         step.waits,
         step.records,
+        step.jumps,
     )
 
 
@@ -165,8 +166,8 @@ def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
     """
     steps = {step.name: step for step in schedule.steps}
     bases = {view.tensor: view.base for view in schedule.views}
-    nodes = {node.name for node in graph.nodes}
-    copies = {step.writes[0]: step.reads[0] for step in schedule.steps if step.name not in nodes}
+    nodes = {node.name for each in graph.graphs() for node in each.nodes}
+    copies = {step.writes[0]: step.reads[0] for step in schedule.steps if step.writes and step.name not in nodes}
     ids: dict[int, int] = {}
     found: dict[int, Tensor] = {}
     for tensor, item in zip(graph.outputs, schedule.outputs):
@@ -175,7 +176,7 @@ def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
             ids[id(tensor)] = source
             if tensor.is_const:
                 found[source] = tensor
-    for node in reversed(graph.nodes):
+    for node in (node for each in graph.graphs() for node in reversed(each.nodes)):
         step = steps.get(node.name)
         reads = step.reads if step else tuple(bases.get(ids.get(id(tensor), -1)) for tensor in node.outputs[:1])
         for operand, place in zip(node.inputs, reads):

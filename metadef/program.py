@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from metadef.format import TensorDesc
-from metadef.kernel import Kernel
+from metadef.kernel import Engine, Kernel
 
 
 class Region(Enum):
@@ -44,7 +44,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Task:
-    """One launch. ``inputs`` follow the kernel's inputs (None: absent); ``origins`` are the source model's nodes."""
+    """One launch. ``inputs`` follow the kernel's inputs (None: absent); ``origins`` are the source model's nodes.
+
+    ``successors`` are ids of the tasks to go on with (the number of tasks: the end): a single one always, of several
+    the one at the index, or truth value, that input 0 holds; without any the next task follows.
+    """
 
     id: int
     name: str
@@ -62,6 +66,11 @@ class Task:
     @property
     def on_device(self) -> bool:
         return self.kernel.engine.on_device
+
+    @property
+    def is_jump(self) -> bool:
+        """Whether the task only decides which task is next."""
+        return self.kernel.engine is Engine.RTS
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,11 @@ class Program:
     theory_min: int = 0
     no_reuse: int = 0
     precision: str = "origin"
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether every run executes all tasks in order."""
+        return not any(task.successors for task in self.tasks)
 
     @property
     def arena_base(self) -> int:

@@ -242,7 +242,7 @@ class RulePass(Pass):
 def run_passes(
     passes: Sequence[Pass], graph: Graph, target: Target, options: PassOptions, on_pass: PassHook | None = None
 ) -> PassReport:
-    """Run passes in order over ``graph``, which they change.
+    """Run passes in order over ``graph``, which they change, and before it over the graphs nested in it.
 
     Args:
         on_pass: called as ``on_pass(pass name, graph)`` after each pass that ran.
@@ -260,20 +260,26 @@ def run_passes(
     known = {item.name for item in passes}
     report = PassReport(graph.name, unknown_disabled=tuple(sorted(options.disabled - known)))
     for item in passes:
-        record = PassRecord(item.name, item.group, item.reason, nodes_before=len(graph.nodes))
+        record = PassRecord(item.name, item.group, item.reason, nodes_before=_size(graph))
         report.passes.append(record)
         record.skipped = item.name in options.disabled
         if not record.skipped:
             start = time.process_time()
-            record.changed = item.run(graph, PassContext(target, options, record))
+            inner_first = reversed(list(graph.graphs()))
+            record.changed = any([item.run(each, PassContext(target, options, record)) for each in inner_first])
             record.seconds = time.process_time() - start
             graph.revision += record.changed
             if options.check:
                 _verify_after(item, graph)
             if on_pass is not None:
                 on_pass(item.name, graph)
-        record.nodes_after = len(graph.nodes)
+        record.nodes_after = _size(graph)
     return report
+
+
+def _size(graph: Graph) -> int:
+    """Nodes of a graph and of all graphs nested in it."""
+    return sum(len(each.nodes) for each in graph.graphs())
 
 
 def _verify_after(item: Pass, graph: Graph) -> None:

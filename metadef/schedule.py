@@ -58,7 +58,9 @@ class Step:
 
     ``branch`` is a path of ``condition:side`` parts joined by "/" ("if0:then/if1:else"); steps whose paths give one
     condition different sides never run together. A run of steps with ``loop_depth`` >= d is the body of a loop of
-    depth d. ``records`` and ``waits`` are event ids that order steps of different streams.
+    depth d. ``records`` and ``waits`` are event ids that order steps of different streams. ``jumps`` are ids of the
+    steps to go on with (the number of steps: the end): a single one always, of several the one that the value read
+    chooses (``metadef.control``); without any the next step follows.
     """
 
     id: int
@@ -74,6 +76,7 @@ class Step:
     records: tuple[int, ...] = ()
     branch: str = ""
     loop_depth: int = 0
+    jumps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

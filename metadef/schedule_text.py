@@ -85,7 +85,7 @@ def _tensor_line(tensor: ScheduleTensor) -> str:
 
 def _step_line(step: Step) -> str:
     parts = [f"step {step.id} {_quoted(step.name)}"]
-    ports = {key: getattr(step, key) for key in ("reads", "writes", "waits", "records")}
+    ports = {key: getattr(step, key) for key in ("reads", "writes", "waits", "records", "jumps")}
     for key, listed in ports.items():
         parts += [f"{key}={_numbers(listed)}"] if listed else []
     parts += [f"workspace={scratch.bytes},{scratch.alignment}" for scratch in step.workspaces]
@@ -124,17 +124,18 @@ def _read_tensor(schedule: Schedule, words: list[str], named: Words) -> None:
 
 
 def _read_step(schedule: Schedule, words: list[str], named: Words) -> None:
-    lists = {"reads", "writes", "waits", "records", "workspace", "origin"}
+    lists = {"reads", "writes", "waits", "records", "jumps", "workspace", "origin"}
     given = _given(named, STEP_FIELDS, lists)
     reads = tuple(None if part == "_" else int(part) for text in named.get("reads", ()) for part in text.split(","))
-    writes, waits, records = (
-        tuple(value for text in named.get(key, ()) for value in _ints(text)) for key in ("writes", "waits", "records")
+    writes, waits, records, jumps = (
+        tuple(value for text in named.get(key, ()) for value in _ints(text))
+        for key in ("writes", "waits", "records", "jumps")
     )
     scratch = tuple(Workspace(*_ints(text)) for text in named.get("workspace", ()))
     origins = tuple(named.get("origin", ()))
     schedule.steps.append(
         Step(int(words[1]), words[2], reads, writes, workspaces=scratch, origins=origins, waits=waits, records=records,
-             **given)  # type: ignore[arg-type]
+             jumps=jumps, **given)  # type: ignore[arg-type]
     )  # fmt: skip
 
 

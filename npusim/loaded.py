@@ -16,7 +16,8 @@ import numpy as np
 from metadef.error import DeviceFault, UsageError
 from metadef.program import Program, Task
 from npusim.device import Device
-from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, Executor
+from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, TRACE_FULL, Executor
+from npusim.flow import Tracer, stepwise
 from npusim.host import run_host_task
 from npusim.kernels.plans import PlanOptions, plan_program
 
@@ -42,6 +43,8 @@ class _Turns:
 
 class LoadedProgram:
     """One program on one device. Threads may call it at once; runs follow one another.
+
+    ``trace`` lists the ids of the tasks of the last run where the program jumps (None: all of them, in order).
 
     Args:
         program, weights: what the compiler made, or the model file holds.
@@ -82,6 +85,7 @@ class LoadedProgram:
         self.plan = plan_program(self.device, options)
         self._executor = beside.executor if beside else Executor(self.threads)
         self._turns: _Turns = beside._turns if beside else _Turns()
+        self.trace: tuple[int, ...] | None = None
 
     @property
     def executor(self) -> Executor:
@@ -109,10 +113,11 @@ class LoadedProgram:
             self.device.copy_in(feeds)
             if self.checked:
                 self.device.poison_arena()
-                for position in range(len(self.program.tasks)):
-                    self._run_checked(position)
+                self.trace = tuple(self._run_checked(task) for task in stepwise(self.device))
             else:
-                self._run_rows(0, len(self.plan.table))
+                tracer = None if self.program.is_straight else Tracer(self.plan.first_row)
+                self._run_rows(0, len(self.plan.table), tracer)
+                self.trace = tracer.tasks if tracer else None
             return self.device.copy_out(names)
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
@@ -125,13 +130,15 @@ class LoadedProgram:
             self._turns.count += 1
             mine = self._turns.count
             self.device.copy_in(feeds)
-        for position, task in enumerate(self.program.tasks):
+        for task in stepwise(self.device):
+            if task.is_jump:
+                continue
             with self._turns.lock:
                 if self._turns.count != mine:
                     hint = "read all layers of one run before the next run"
                     raise UsageError("another run took the device between two layers", node=task.name, hint=hint)
                 inputs = tuple(None if item is None else self.device.read_tensor(item).copy() for item in task.inputs)
-                self._run_rows(*self.plan.first_row[position : position + 2])
+                self._run_task(task)
                 outputs = tuple(self.device.read_tensor(item).copy() for item in task.outputs)
             yield TaskRun(task, inputs, outputs)
 
@@ -139,23 +146,33 @@ class LoadedProgram:
         """Stop the worker threads."""
         self._executor.close()
 
-    def _run_rows(self, start: int, stop: int) -> None:
+    def _run_rows(self, start: int, stop: int, tracer: Tracer | None = None) -> None:
         row = start
         while row < stop:
-            status = self._executor.run(self.plan.table, row, stop)
+            status = self._executor.run(self.plan.table, row, stop, tracer.buffer if tracer else None)
+            if tracer:
+                tracer.take()
             if status.code == OK:
                 return
+            if status.code == TRACE_FULL:
+                row = status.row
+                continue
             task = self.program.tasks[self.plan.task_of(status.row)]
             if status.code not in (HOST_ROW, NOT_FINITE):
                 raise _fault(status.code, status.info, task)
             run_host_task(task, self.device, self.overflow)
             row = status.row + 1
 
-    def _run_checked(self, position: int) -> None:
-        task = self.program.tasks[position]
+    def _run_task(self, task: Task) -> None:
+        self._run_rows(*self.plan.first_row[task.id : task.id + 2])
+
+    def _run_checked(self, task: Task) -> int:
+        """Run one task between checks; its id."""
         self.device.check_reads(task)
-        self.device.poison_results(task)
-        self._run_rows(*self.plan.first_row[position : position + 2])
+        if not task.is_jump:
+            self.device.poison_results(task)
+            self._run_task(task)
+        return task.id
 
 
 def usable_cpus() -> int:

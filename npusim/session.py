@@ -16,6 +16,7 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.error import UsageError
+from metadef.flow import task_path
 from metadef.gears import GearChoice, parse_gears
 from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
@@ -141,7 +142,7 @@ class InferenceSession:
                 partial(_compile_shapes, source, self.target, self.options), self.loaded.device.memory
             )
         self.gear_choice: GearChoice | None = None
-        self._profiles: dict[str, SessionProfile] = {}
+        self._profiles: dict[tuple[str, tuple[int, ...] | None], SessionProfile] = {}
         if self.options.profile:
             _ = self.profile
 
@@ -212,11 +213,21 @@ class InferenceSession:
         return self._gears.elastic.pool.stats if self._gears.elastic else None
 
     @property
+    def trace(self) -> tuple[int, ...]:
+        """Ids of the tasks of the last run, in order; before any run those of a path that takes every first side."""
+        if self.program.is_straight:
+            return tuple(task.id for task in self.program.tasks)
+        ran = self.loaded.trace
+        return tuple(task_path(self.program.tasks, {}, turns=1)) if ran is None else ran
+
+    @property
     def profile(self) -> SessionProfile:
-        """Cycles and bytes of a run on the chip, computed at the first look."""
-        if self._gear not in self._profiles:
-            self._profiles[self._gear] = self._time()
-        return self._profiles[self._gear]
+        """Cycles and bytes of a run on the chip, computed at the first look; where a program jumps, of the last run."""
+        key = (self._gear, None if self.program.is_straight else self.trace)
+        if key not in self._profiles:
+            self._profiles = {old: made for old, made in self._profiles.items() if old[0] != self._gear}
+            self._profiles[key] = self._time()
+        return self._profiles[key]
 
     @property
     def compilation(self) -> Compilation:
@@ -239,7 +250,7 @@ class InferenceSession:
     def _time(self) -> SessionProfile:
         from npusim.timing import time_program
 
-        return SessionProfile(time_program(self.program, self.target), self.program, self.target)
+        return SessionProfile(time_program(self.program, self.target, self.trace), self.program, self.target)
 
     def _make_model(self, source: Any, on_stage: StageHook | None) -> Model:
         if isinstance(source, Model):

@@ -33,6 +33,7 @@ def load_onnx(
         shapes: input name -> concrete shape; wins over what the model declares.
         dims: symbolic dimension -> size. An open axis 0 that nobody names becomes 1 (see ``Graph.notes``).
         values: inputs to fix for good, such as the target shape of a Reshape; they are no inputs of the graph any more.
+            An initializer that is an input too, and so a default, is replaced.
 
     Shapes are concrete afterwards, constant subgraphs and shape arithmetic are gone, unread nodes too; nodes are in
     execution order; opsets 7 to the newest that the onnx package knows (older ones are converted to 7 first).
@@ -51,7 +52,7 @@ def load_onnx(
     onnx_check.check_values(model.graph)
     outputs = [item.name for item in model.graph.output]
     onnx_check.check_outputs(outputs)
-    nodes = _live(onnx_check.sorted_nodes(model.graph.node), outputs)
+    nodes = onnx_read.live_nodes(onnx_check.sorted_nodes(model.graph.node), outputs)
     onnx_check.check_nodes(nodes, model, versions)
     reader = onnx_read.TensorReader(read)
     reader.check_external(model.graph.initializer)
@@ -59,19 +60,18 @@ def load_onnx(
     constants = {item.name for item in model.graph.initializer} | {
         item.values.name for item in model.graph.sparse_initializer
     }
-    fixed = values or {}
-    fed = [item for item in model.graph.input if item.name not in constants]
-    onnx_check.check_fixed(fixed, fed)
-    fed = [item for item in fed if item.name not in fixed]
+    fixed = {name: np.asarray(value) for name, value in (values or {}).items()}
+    onnx_check.check_fixed(fixed, model.graph)
+    fed = [item for item in model.graph.input if item.name not in constants and item.name not in fixed]
     bound = bind_inputs(fed, shapes or {}, dims or {})
     walk = ShapeWalk(versions, reader, model.ir_version or onnx.IR_VERSION)
-    for name, value in fixed.items():
-        walk.add_constant(name, np.asarray(value))
     for item in fed:
         walk.add_input(item.name, item.type.tensor_type.elem_type, bound.shapes[item.name])
     _read_constants(model.graph, nodes, walk, reader)
+    for name, value in fixed.items():
+        walk.add_constant(name, value)
     walk.run(nodes)
-    written = GraphWriter(read.name, walk, versions).write(fed, _live(walk.nodes, outputs), outputs)
+    written = GraphWriter(read.name, walk, versions).write(fed, onnx_read.live_nodes(walk.nodes, outputs), outputs)
     made = {name: tensor.desc.origin_shape for name, tensor in zip(outputs, written.outputs)}
     lies = [] if shapes else lying_outputs(model.graph.output, made)
     written.notes[:0] = [*notes, *onnx_check.repeated_names(model.graph), *bound.notes, *lies]
@@ -90,29 +90,6 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
             code="E14001",
             got=f"{len(model.functions)} functions",
         ) from error
-
-
-def _live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Nodes that the outputs depend on, without results that nobody reads at their end."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if not wanted.intersection(node.output):
-            continue
-        if node.output[-1] not in wanted:
-            node = _trimmed(node, wanted)
-        wanted.update(name for name in (*node.input, *onnx_read.captured_names(node)) if name)
-        kept.append(node)
-    return kept[::-1]
-
-
-def _trimmed(node: onnx.NodeProto, wanted: set[str]) -> onnx.NodeProto:
-    """A copy without the unread results at the node's end."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    while copy.output[-1] not in wanted:
-        copy.output.pop()
-    return copy
 
 
 def _read_constants(

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import checker, defs
+from onnx import checker, defs, helper
 
 from metadef.error import ModelError, OperatorError, Problem, UsageError, near_misses, suggest
-from metadef.frontend.onnx_read import all_nodes, captured_names, label_of
+from metadef.frontend.onnx_read import MAIN, all_nodes, captured_names, label_of
 
 OLDEST_OPSET = 7
-MAIN = ("", "ai.onnx")
 
 
 def opset_versions(model: onnx.ModelProto) -> dict[str, int]:
@@ -85,12 +85,41 @@ def modern(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     return converted, [f"opset {old[0]} was converted to {OLDEST_OPSET}"]
 
 
-def check_fixed(values: Mapping[str, Any], inputs: Iterable[onnx.ValueInfoProto]) -> None:
-    """Raises UsageError (E10016) for fixed values that name no input."""
-    names = [item.name for item in inputs]
-    unknown = [name for name in values if name not in names]
-    if unknown:
-        raise UsageError([Problem(f"the model has no input '{n}'", "E10016", hint=suggest(n, names)) for n in unknown])
+def check_fixed(values: Mapping[str, np.ndarray], graph: onnx.GraphProto) -> None:
+    """Raises UsageError for fixed values that name no input (E10016), or do not fit the initializer they replace."""
+    inputs = {item.name: item for item in graph.input}
+    constants = {item.name: item for item in graph.initializer}
+    problems = []
+    for name, value in values.items():
+        if name in inputs:
+            problems += _misfits(name, value, inputs[name], constants[name]) if name in constants else []
+        elif name in constants:
+            text, hint = f"initializer '{name}' cannot be replaced", "list it among the graph's inputs to make it a default"
+            problems.append(Problem(text, "E10016", expected="an initializer that is an input of the graph", hint=hint))
+        else:
+            problems.append(Problem(f"the model has no input '{name}'", "E10016", hint=suggest(name, inputs)))
+    if problems:
+        raise UsageError(problems)
+
+
+def _misfits(
+    name: str, value: np.ndarray, declared: onnx.ValueInfoProto, default: onnx.TensorProto
+) -> Iterable[Problem]:
+    """What is wrong with a value in place of an initializer: its type, or its shape where the input declares one."""
+    dtype = helper.tensor_dtype_to_np_dtype(default.data_type)
+    if value.dtype != dtype:
+        hint = f"convert it: array.astype('{dtype}')"
+        yield Problem("a value has the wrong element type", "E10016", "", name, dtype.name, value.dtype.name, hint)
+    shape: list[int | str] = list(default.dims)
+    if declared.type.tensor_type.HasField("shape"):
+        dims = declared.type.tensor_type.shape.dim
+        shape = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+    same = len(shape) == value.ndim and all(
+        isinstance(size, str) or size == own for size, own in zip(shape, value.shape, strict=True)
+    )
+    if not same:
+        hint = "an open dimension in the input's declaration allows other sizes"
+        yield Problem("a value has the wrong shape", "E10016", "", name, str(shape), str(list(value.shape)), hint)
 
 
 @lru_cache(maxsize=4096)

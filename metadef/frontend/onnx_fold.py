@@ -17,7 +17,8 @@ from onnx import TypeProto, checker, helper, numpy_helper, shape_inference
 
 from metadef.error import InferError, LabError, ModelError, OperatorError, Problem
 from metadef.frontend.onnx_check import find_schema, sorted_nodes
-from metadef.frontend.onnx_read import TensorReader, captured_names, label_of, subgraphs
+from metadef.frontend.onnx_control import CONTROL, Body, walk_control
+from metadef.frontend.onnx_read import TensorReader, attributes, captured_names, label_of, shape_of, subgraphs
 from metadef.ops.geometry import window_count
 from metadef.ops.numeric import condensed
 
@@ -36,18 +37,41 @@ _NO_COPY = frozenset(("Constant", "ConstantOfShape", "Identity", "Unsqueeze", "S
 
 
 class ShapeWalk:
-    """Types and constants of a graph's values, and the nodes that are left to compute (``nodes``)."""
+    """Types and constants of a graph's values, and the nodes that are left to compute (``nodes``).
+
+    ``bodies`` holds the walked subgraphs of every If, Loop and Scan that is left, by the node's first result.
+    """
 
     def __init__(self, versions: Mapping[str, int], reader: TensorReader, ir_version: int) -> None:
         self.types: dict[str, TypeProto] = {}
         self.constants: dict[str, np.ndarray] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.notes: list[str] = []
+        self.bodies: dict[str, dict[str, Body]] = {}
         self._versions = dict(versions)
         self._imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
         self._reader = reader
         self._ir_version = ir_version
         self._data: dict[str, onnx.TensorProto] = {}
+
+    def child(self, names: Iterable[str]) -> ShapeWalk:
+        """A walk for a subgraph that knows the outer values ``names``."""
+        inner = ShapeWalk(self._versions, self._reader, self._ir_version)
+        for name in names:
+            inner.types[name] = self.types[name]
+            if name in self.constants:
+                inner.constants[name] = self.constants[name]
+        return inner
+
+    def version(self, domain: str) -> int:
+        """The opset of a domain."""
+        return self._versions.get(domain, 1)
+
+    def run_graph(self, graph: onnx.GraphProto) -> None:
+        """Walk a subgraph, its constants first; its formal inputs must be known. Errors as in :meth:`run`."""
+        for tensor in graph.initializer:
+            self.add_constant(tensor.name, self._reader.array(tensor))
+        self.run(sorted_nodes(graph.node))
 
     def add_input(self, name: str, elem_type: int, shape: Iterable[int]) -> None:
         self.types[name] = helper.make_tensor_type_proto(elem_type, tuple(shape))
@@ -74,12 +98,26 @@ class ShapeWalk:
                 if taken is not None:
                     work.extendleft(reversed(taken))
                 elif not self._fold(node):
-                    self._infer(node)
+                    self._settle(node)
                     self.nodes.append(node)
             except LabError as error:
                 problems += error.problems
         if problems:
             raise InferError(problems)
+
+    def _settle(self, node: onnx.NodeProto) -> None:
+        """Types of a node that stays. One with subgraphs that cannot become device tasks may still run on the host."""
+        if node.domain not in ("", "ai.onnx") or node.op_type not in CONTROL:
+            self._infer(node)
+            return
+        try:
+            walk_control(self, node)
+        except LabError as error:
+            try:
+                self._infer(node)
+            except LabError:
+                raise error from None
+            self.notes.append(f"{node.op_type} '{label_of(node)}' stays on the host: {error.problems[0].message}")
 
     # -- constants ----------------------------------------------------------------------------------------------------
 
@@ -283,21 +321,6 @@ def _without_late_windows(node: onnx.NodeProto, x: TypeProto, made: dict[str, Ty
         name: helper.make_tensor_type_proto(found.tensor_type.elem_type, (*shape[:2], *sizes))
         for name, found in made.items()
     }
-
-
-def shape_of(type_proto: TypeProto) -> tuple[int, ...] | None:
-    """Concrete sizes of a tensor type, or None if any is open."""
-    if not type_proto.tensor_type.HasField("shape"):
-        return None
-    dims = type_proto.tensor_type.shape.dim
-    if any(not dim.HasField("dim_value") for dim in dims):
-        return None
-    return tuple(dim.dim_value for dim in dims)
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Attributes as the onnx package gives them (strings as bytes, tensors and graphs as protos)."""
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 # -- quick forms of what shape arithmetic is made of ------------------------------------------------------------------

@@ -5,15 +5,16 @@ What can be wrong with the file itself is said here: missing, empty, truncated, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from metadef.error import ModelError, Problem
 
@@ -25,6 +26,7 @@ _FOREIGN_STARTS = {
     b"IMOD": ("an offline model (.om)", "load it as an .om file"),
     b"\x80": ("a Python pickle (a PyTorch checkpoint, perhaps)", "export the model with torch.onnx.export"),
 }
+MAIN = ("", "ai.onnx")
 _FIRST_FIELD = b"\x08"
 
 
@@ -243,3 +245,41 @@ def label_of(node: onnx.NodeProto) -> str:
     head, _, tail = made.strip("/").rpartition("/")
     own = f"{node.op_type}_{tail}" if tail else node.op_type
     return f"{head}/{own}" if head else own
+
+
+def live_nodes(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """Nodes that the outputs depend on, without results that nobody reads at their end."""
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if not wanted.intersection(node.output):
+            continue
+        if node.output[-1] not in wanted and not any(True for _ in subgraphs(node)):
+            node = _trimmed(node, wanted)
+        wanted.update(name for name in (*node.input, *captured_names(node)) if name)
+        kept.append(node)
+    return kept[::-1]
+
+
+def _trimmed(node: onnx.NodeProto, wanted: set[str]) -> onnx.NodeProto:
+    """A copy without the unread results at the node's end."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    while copy.output[-1] not in wanted:
+        copy.output.pop()
+    return copy
+
+
+def shape_of(type_proto: TypeProto) -> tuple[int, ...] | None:
+    """Concrete sizes of a tensor type, or None if any is open."""
+    if not type_proto.tensor_type.HasField("shape"):
+        return None
+    dims = type_proto.tensor_type.shape.dim
+    if any(not dim.HasField("dim_value") for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attributes as the onnx package gives them (strings as bytes, tensors and graphs as protos)."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -219,6 +219,31 @@ class Step:
             output_names=output_names,
         )
 
+    def control(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor | None],
+        results: Sequence[TensorDesc],
+        subgraphs: Mapping[str, Graph],
+        skip: int = 0,
+    ) -> Sequence[Tensor]:
+        """Add an operator with subgraphs; its results. The first ``skip`` of them stand for none of the source's."""
+        node = self.node
+        own = [f"{node.name}:{index}" for index in range(skip)]
+        made = self.graph.add_foreign_node(
+            "ascend",
+            op_type,
+            inputs,
+            results,
+            {},
+            node.name,
+            layer=node.layer,
+            origins=node.origins,
+            subgraphs=subgraphs,
+            output_names=[*own, *(tensor.name for tensor in node.outputs)],
+        )
+        return made.outputs
+
     def constant(self, value: np.ndarray, suffix: str, dtype: DType | None = None) -> Tensor:
         """A new constant, rounded to ``dtype`` (default: the array's own type)."""
         return self.stored(value if dtype is None else narrow(value, dtype), suffix, dtype)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metadef.dtype import DType
 from metadef.error import DeviceFault, InferError
 from metadef.format import Shape, TensorDesc
 from metadef.op import ALL_TYPES, Attr, AttrKind, Attrs, CostClass, OpDef, Port, PortKind, VectorWork, register
@@ -163,6 +164,27 @@ def _gather_elements_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs
     return [np.take_along_axis(x[window], wrapped_indices(index, x.shape[axis]), axis=axis)]
 
 
+def _infer_scatter_update(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    var, indices, updates = operand(inputs), operand(inputs, 1), operand(inputs, 2)
+    wanted = (*indices.origin_shape, *var.origin_shape[1:])
+    if not var.origin_shape or updates.origin_shape != wanted:
+        raise InferError(
+            "updates do not fit the slices they replace",
+            code="E14001",
+            port="updates",
+            expected=str(list(wanted)),
+            got=str(list(updates.origin_shape)),
+        )
+    return [like(var, var.origin_shape)]
+
+
+def _scatter_update_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    var = array(inputs).copy()
+    if array(inputs, 1).size:
+        var[wrapped_indices(array(inputs, 1), var.shape[0])] = array(inputs, 2)
+    return [var]
+
+
 _SPLIT_DIM = Attr("split_dim", AttrKind.INT)
 _NUM_SPLIT = Attr("num_split", AttrKind.INT, minimum=1)
 
@@ -246,6 +268,23 @@ register(
         _gather_elements_reference,
         "Elements of x whose coordinate along dim is read from index; the others are the element's own.",
         (Attr("dim", AttrKind.INT, 0),),
+        cost=CostClass.GATHER,
+        work=_GATHER,
+    )
+)
+register(
+    OpDef(
+        "ScatterUpdate",
+        (
+            Port("var", ALL_TYPES, type_var="T"),
+            Port("indices", (DType.INT32, DType.INT64)),
+            Port("updates", ALL_TYPES, type_var="T"),
+        ),
+        (Port("var", ALL_TYPES, type_var="T"),),
+        _infer_scatter_update,
+        _scatter_update_reference,
+        "var with its slices along axis 0 at indices replaced by updates; of equal indices the last one counts.",
+        inplace=((0, 0),),
         cost=CostClass.GATHER,
         work=_GATHER,
     )

@@ -13,6 +13,7 @@ from metadef.passes.cleanup import (
     PrunePass,
     RemoveNeutral,
 )
+from metadef.passes.control import ControlCopyPass
 from metadef.passes.graph_fusion import (
     CONVOLUTIONS,
     FoldBatchNorm,
@@ -117,6 +118,7 @@ PIPELINE: tuple[Pass, ...] = (
     # No task where bytes need not move.
     SplitNotaskPass("SplitNotaskPass", "results of a split are read where they lie (our own pass)"),
     ConcatNotaskPass("ConcatNotaskPass", "operands of a concatenation are made at their places"),
+    ControlCopyPass("ControlCopyPass", "results of branches and loops have memory of their own", required=True),
 )
 
 

@@ -57,7 +57,7 @@ class EnginePlacer(Pass):
             changed |= node.engine is not engine
             node.engine = engine
             node.engine_reason = reason or node.engine_reason
-            if not engine.on_device and engine is not Engine.GE_LOCAL:
+            if node.engine_reason and not engine.on_device and engine is not Engine.GE_LOCAL:
                 context.record.note(node.name, f"{engine.value}: {node.engine_reason}")
         context.record.effect_times += len(graph.nodes)
         return changed
@@ -69,6 +69,8 @@ def place(node: Node, coupled: bool) -> tuple[Engine, str]:
     Raises:
         UsageError: the node's device mark names no engine.
     """
+    if node.subgraphs:
+        return Engine.RTS, ""
     opdef = node.opdef if node.domain == "ascend" else None
     if opdef is None:
         domain = node.domain or "ai.onnx"

@@ -17,6 +17,7 @@ from metadef.kernel import Engine, Kernel
 from metadef.op import CostClass
 from metadef.passes.notask import JOINS
 from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
+from metadef.select.control import write_control
 
 Chooser = Callable[[Kernel, str, bool], tuple[Kernel, tuple[Workspace, ...]]]
 """From a kernel without a tile, its node's path (for messages), and whether its second operand is a constant, to the
@@ -27,13 +28,9 @@ _SAMPLES = 64
 
 def build_schedule(graph: Graph, soc: str, choose: Chooser) -> Schedule:
     """The schedule of a graph; ``choose`` completes each node's kernel."""
-    builder = _Builder(graph, soc)
-    for node in graph.nodes:
-        if is_view(node):
-            builder.add_relation(node)
-        else:
-            builder.add_step(node, *_chosen(node, choose))
-    builder.finish(choose)
+    builder = Builder(graph, soc, choose)
+    builder.emit(graph)
+    builder.finish()
     return builder.schedule
 
 
@@ -74,11 +71,18 @@ def is_view(node: Node) -> bool:
     return engine_of(node) is Engine.GE_LOCAL
 
 
-class _Builder:
-    """Collects tensors and steps; ``ids`` maps graph tensors (by identity) to schedule tensors."""
+class Builder:
+    """Collects tensors and steps; ``ids`` maps graph tensors (by identity) to schedule tensors.
 
-    def __init__(self, graph: Graph, soc: str) -> None:
+    ``aims`` are ids that results of subgraphs take; ``branch`` and ``depth`` mark steps of branches and loops.
+    """
+
+    def __init__(self, graph: Graph, soc: str, choose: Chooser) -> None:
         self.graph = graph
+        self.choose = choose
+        self.aims: dict[int, int] = {}
+        self.branch = ""
+        self.depth = 0
         self.schedule = Schedule(graph.name, soc, graph_revision=graph.revision)
         self.ids: dict[int, int] = {}
         self.roots: dict[int, int] = {}
@@ -87,6 +91,16 @@ class _Builder:
         self.constants: dict[object, list[tuple[int, np.ndarray]]] = {}
         for tensor in graph.inputs:
             self.schedule.inputs.append(self._add(tensor, TensorKind.INPUT))
+
+    def emit(self, graph: Graph) -> None:
+        """The nodes of a graph in order, subgraphs in place."""
+        for node in graph.nodes:
+            if node.subgraphs:
+                write_control(self, node)
+            elif is_view(node):
+                self.add_relation(node)
+            else:
+                self.add_step(node, *_chosen(node, self.choose))
 
     def add_relation(self, node: Node) -> None:
         """A node without a task: its result holds its operands (a join), or its results lie in its operand."""
@@ -128,16 +142,35 @@ class _Builder:
         writes = tuple(self._add(tensor, TensorKind.FEATURE) for tensor in node.outputs)
         step = len(self.schedule.steps)
         self.schedule.steps.append(
-            Step(step, node.name, reads, writes, kernel, workspaces, tuple(node.origins), node.layer)
+            Step(
+                step,
+                node.name,
+                reads,
+                writes,
+                kernel,
+                workspaces,
+                tuple(node.origins),
+                node.layer,
+                branch=self.branch,
+                loop_depth=self.depth,
+            )
         )
         self._permit_inplace(step, node, reads, writes)
 
-    def finish(self, choose: Chooser) -> None:
+    def id_of(self, tensor: Tensor) -> int:
+        """The schedule's tensor of a graph tensor; a constant becomes a weight when it is first met."""
+        return self._id(tensor)
+
+    def result(self, tensor: Tensor) -> int:
+        """A new tensor of the schedule, or the one aimed at."""
+        return self._add(tensor, TensorKind.FEATURE)
+
+    def finish(self) -> None:
         """Name the outputs, copying those that have no memory of their own, and forbid their reuse in place."""
         for tensor in self.graph.outputs:
             item = self._id(tensor)
             if self.schedule.tensors[self.roots[item]].kind in (TensorKind.INPUT, TensorKind.WEIGHT):
-                item = self._copy(tensor, item, choose)
+                item = self._copy(tensor, item)
             self.schedule.outputs.append(item)
             for owner in (item, self.roots[item]):
                 self.schedule.tensors[owner] = replace(self.schedule.tensors[owner], kind=TensorKind.OUTPUT)
@@ -146,11 +179,11 @@ class _Builder:
             pair for pair in self.schedule.inplace if kinds[self.roots[pair.read]] is TensorKind.FEATURE
         ]
 
-    def _copy(self, tensor: Tensor, source: int, choose: Chooser) -> int:
+    def _copy(self, tensor: Tensor, source: int) -> int:
         name = self.graph.unique_name(f"{tensor.name}_copy")
         result = Tensor(name, tensor.desc)
         node = Node(name, COPY_OP, (tensor,), (result,), {}, engine=Engine.VECTOR)
-        kernel, workspaces = _chosen(node, choose)
+        kernel, workspaces = _chosen(node, self.choose)
         step = Step(
             len(self.schedule.steps), name, (source,), (self._add(result, TensorKind.OUTPUT),), kernel, workspaces
         )
@@ -171,7 +204,7 @@ class _Builder:
             assert read is not None
             root = self.roots[read]
             others = [at for at, other in enumerate(reads) if other is not None and self.roots[other] == root]
-            if safe.issuperset(others) and (root, port) not in taken:
+            if safe.issuperset(others) and (root, port) not in taken and root != writes[port]:
                 taken.add((root, port))
                 self.schedule.inplace.append(InPlace(step, root, writes[port]))
 
@@ -209,7 +242,8 @@ class _Builder:
         return item
 
     def _add(self, tensor: Tensor, kind: TensorKind) -> int:
-        item = self.ids[id(tensor)] = self._new(tensor.name, tensor.desc, kind)
+        aim = self.aims.get(id(tensor))
+        item = self.ids[id(tensor)] = self._new(tensor.name, tensor.desc, kind) if aim is None else aim
         return item
 
     def _new(self, name: str, desc: TensorDesc, kind: TensorKind) -> int:

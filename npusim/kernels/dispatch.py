@@ -176,23 +176,24 @@ def _emit_main(k: Kernel) -> None:
             budget.set(budget.get() - 1)
             address = table + current * 24
             code, parts = k.field(address, 0), k.field(address, 1)
-            with k.either(code < _FIRST_ADDRESS) as (steering, task):
-                with steering:
-                    row.set(_emit_steering(k, current, code, address, control))
-                with task:
-                    need = k.field(k.field(address, 2), 0)
-                    with k.either(need > k.field(context, CTX_SCRATCH_BYTES)) as (short, enough):
-                        with short:
-                            k.store(need, _word(control, STATUS_INFO))
-                            k.store(k.const(NEED_SCRATCH), status)
-                        with enough:
-                            full = k.field(control, TRACE_COUNT) >= k.field(control, TRACE_CAPACITY)
-                            with k.either(full & k.field(control, TRACE).ne(0)) as (stopped, runs):
-                                with stopped:
-                                    k.store(k.const(TRACE_FULL), status)
-                                with runs:
-                                    _emit_task(k, control, address, parts, current, spare)
-                                    row.set(current + 1)
+            traced = k.field(control, TRACE).ne(0)
+            full = k.field(control, TRACE_COUNT) >= k.field(control, TRACE_CAPACITY)
+            with k.either(traced & full) as (stopped, runs):
+                with stopped:
+                    k.store(k.const(TRACE_FULL), status)
+                with runs, k.either(code < _FIRST_ADDRESS) as (steering, task):
+                    with steering:
+                        _emit_trace(k, control, current)
+                        row.set(_emit_steering(k, current, code, address, control))
+                    with task:
+                        need = k.field(k.field(address, 2), 0)
+                        with k.either(need > k.field(context, CTX_SCRATCH_BYTES)) as (short, enough):
+                            with short:
+                                k.store(need, _word(control, STATUS_INFO))
+                                k.store(k.const(NEED_SCRATCH), status)
+                            with enough:
+                                _emit_task(k, control, address, parts, current, spare)
+                                row.set(current + 1)
             rows.stop_if(_acquire(k, status).ne(0))
         k.store(row.get(), _word(control, ROW))
         _release(k, 0, _word(control, ACTIVE))

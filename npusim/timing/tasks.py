@@ -8,7 +8,7 @@ from typing import Any
 
 from metadef.cost.run import KernelRun, run_kernel
 from metadef.cost.streams import MemoryState, arithmetic
-from metadef.kernel import FusedOp, Kernel
+from metadef.kernel import Engine, FusedOp, Kernel
 from metadef.program import Task
 from metadef.target import Target
 from npusim.profile import CAUSES, TaskProfile
@@ -143,9 +143,19 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
     )
 
 
+_HOST_COSTS = {
+    Engine.AICPU: "launch.aicpu_us",
+    Engine.HOST_CPU: "launch.host_us",
+    Engine.RTS: "launch.task_us",
+}
+
+
 def host_profile(task: Task, target: Target, start: int) -> TaskProfile:
-    """A task on the host or the AI CPU: one fixed cost, since no rate of theirs is published."""
-    key = "launch.aicpu_us" if task.kernel.engine.name == "AICPU" else "launch.host_us"
+    """A task on the host, the AI CPU or the task scheduler: one fixed cost, since no rate of theirs is published.
+
+    A jump costs the scheduler what the start of a task costs it.
+    """
+    key = _HOST_COSTS[task.kernel.engine]
     cycles = target.cycles(target.value(key))
     return TaskProfile(
         task=task.id,
@@ -156,7 +166,7 @@ def host_profile(task: Task, target: Target, start: int) -> TaskProfile:
         start_cycles=start,
         cycles=cycles,
         causes={"launch": cycles},
-        bound_by="launch: host",
+        bound_by="launch: task scheduler" if task.is_jump else "launch: host",
         origins=task.origins,
         layer=task.layer,
     )

@@ -408,6 +408,7 @@ def test_rule_agrees_with_onnxruntime(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    without = {"Swish"}  # newer than the opsets ONNX Runtime runs
+    # Swish is newer than the opsets ONNX Runtime runs; operators with subgraphs have tests of their own.
+    without = {"Swish", "If", "Loop", "Scan"}
     tried = {(case.op_type, find_rule("", case.op_type, case.opset)) for case in CASES}
     assert {name for name, _ in tried} | without >= set(known_types())
