@@ -18,13 +18,15 @@ import numpy as np
 from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
-from npusim.kernels.dispatch import ROW_HOST
+from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
 from npusim.kernels.plans import matmul, move, pool, reduce, rows, slicing, storage, transposed, vector, winograd
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
 
 PlanFunction = Callable[[Site], list[Call]]
+Jump = tuple[int, int, int]
+"""Kind of the row, position of the task to go on with, host address of the condition."""
 PLANNERS: dict[str, PlanFunction] = {
     "AvgPoolV2": pool.plan_pool,
     "BNInfer": vector.plan_batch_norm,
@@ -61,7 +63,7 @@ class HostPlan:
     """Rows for the executor. Task i has rows ``first_row[i]`` to ``first_row[i + 1]``.
 
     A task that Python runs has one row, which hands its position back. ``fallbacks`` says by name why tasks of the
-    device have no fast kernel; ``calls`` keeps descriptors and packed weights alive.
+    device have no fast kernel; ``calls``, in the rows ``call_rows``, keep descriptors and packed weights alive.
     """
 
     table: np.ndarray
@@ -69,6 +71,7 @@ class HostPlan:
     python_tasks: tuple[int, ...]
     fallbacks: dict[str, str]
     calls: tuple[Call, ...]
+    call_rows: tuple[int, ...]
 
     def task_of(self, row: int) -> int:
         """Position of the task that a row belongs to."""
@@ -78,17 +81,19 @@ class HostPlan:
         """Names of the kernels that carry out the task at a position; none for a task that Python runs."""
         if position in self.python_tasks:
             return ()
-        # Tasks that Python runs have a row each and no call.
-        skipped = bisect_left(self.python_tasks, position)
-        calls = self.calls[self.first_row[position] - skipped : self.first_row[position + 1] - skipped]
-        return tuple(call.kernel for call in calls)
+        first, last = (bisect_left(self.call_rows, row) for row in self.first_row[position : position + 2])
+        return tuple(call.kernel for call in self.calls[first:last])
 
 
 def plan_program(device: Device, options: PlanOptions) -> HostPlan:
     """Plan all tasks of the device's program; kernels that are not in the store yet are compiled."""
-    rows: list[Call | int] = []
+    rows: list[Call | int | Jump] = []
     first_row, python_tasks, fallbacks = [0], [], {}
     for position, task in enumerate(device.program.tasks):
+        if task.is_jump:
+            rows += _jumps(task, device)
+            first_row.append(len(rows))
+            continue
         calls, reason = plan_task(task, device, options) if task.on_device else (None, "")
         if calls is None:
             python_tasks.append(position)
@@ -98,13 +103,27 @@ def plan_program(device: Device, options: PlanOptions) -> HostPlan:
         else:
             rows += calls
         first_row.append(len(rows))
+    places = tuple(number for number, row in enumerate(rows) if isinstance(row, Call))
     made = [row for row in rows if isinstance(row, Call)]
     table = np.zeros((len(rows), 3), np.int64)
-    table[[not isinstance(row, int) for row in rows]] = task_table(made)
+    table[list(places)] = task_table(made)
     for number, row in enumerate(rows):
         if isinstance(row, int):
             table[number] = ROW_HOST, 0, row
-    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made))
+        elif isinstance(row, tuple):
+            table[number] = row[0], first_row[row[1]], row[2]
+    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made), places)
+
+
+def _jumps(task: Task, device: Device) -> list[Jump]:
+    """Rows of a task that jumps; the condition of a switch is one byte, 0 or not."""
+    if len(task.successors) == 1:
+        return [(ROW_JUMP, task.successors[0], 0)]
+    otherwise, then = task.successors
+    operand = task.inputs[0]
+    assert operand is not None, "a switch reads its condition"
+    rows = [(ROW_JUMP_IF_ZERO, otherwise, device.host_address(operand.address))]
+    return rows if then == task.id + 1 else [*rows, (ROW_JUMP, then, 0)]
 
 
 def plan_task(task: Task, device: Device, options: PlanOptions) -> tuple[list[Call] | None, str]:
