@@ -3,17 +3,17 @@
 A builder describes one task as a `Call` (kernel name, parts, descriptor, what must stay alive);
 `desc.task_table(calls)` turns calls into the int64 [n, 3] table that `npusim.executor.Executor(threads).run(table)`
 executes. Kernels are generated as LLVM IR on first use and kept as object code (`store`). dtypes are the strings f16
-f32 i8 u8 i16 i32 i64 b8; addresses are ints; strides are bytes. fp16 is fp32 inside, one rounding at the store;
-`saturate=True` is the 310P overflow rule.
+bf16 f32 i8 u8 i16 i32 i64 b8; addresses are ints; strides are bytes. fp16 and bf16 are fp32 inside, one rounding at
+the store; `saturate=True` is the 310P overflow rule.
 
     conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
-    conv.pack_conv(shape, weights OIHW, bias=None) -> PackedConv                               any groups, depthwise
+    conv.pack_conv(shape, weights OIHW, bias=None, dtype=None) -> PackedConv                   any groups; bf16 as bits
     conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
     winograd.pack_winograd(planes [(m+2)^2, O, I], m, bias=None) -> PackedWinograd               3x3, stride 1
     winograd.winograd2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None, rounding, scale) -> Call
     epilogue.Epilogue(residual=0, activation="none", lo, hi, alpha, saturate)                  residual may be `out`
     matmul.Matrix.nd(address, dtype, columns, row_bytes=None) / .nz(address, dtype, stored rows, c0=16), `.t` transposes
-    matmul.pack_matmul(b [..., K, N]) -> PackedB
+    matmul.pack_matmul(b [..., K, N], dtype=None) -> PackedB                                   bf16 as bits
     matmul.pack_b_at_run_time(b: Matrix, k, n, offsets=(0,)) -> (PackedB, Call)                run the Call first
     matmul.matmul(m, k, n, a: Matrix, b: PackedB, out: Matrix, bias=None, batch=Batch(a, b, out), epilogue=None) -> Call
     pool.Pool2D(planes, h, w, kernel, strides, pads, dilations, ceil_mode, count_include_pad, c0)  planes = N * C1

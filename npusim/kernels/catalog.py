@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from npusim.kernels.cpu import host
 from npusim.kernels.tiles import tile_name
 
 _UNARY = ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "erf", "gelu", "silu")
 _MORE_UNARY = ("hardswish", "floor", "ceil", "round")
+_USUAL = ("f16", "f32")
 _BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
 
 
-def tile_kernels() -> list[str]:
-    """Register tiles of ordinary convolutions and matrix products on this CPU."""
+def tile_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
+    """Register tiles of ordinary convolutions and matrix products on this CPU, by element types of the weights."""
     cpu = host()
     lengths = [n for n in range(1, cpu.tile_rows + 1) if n <= 4 or n % 2 == 0]
     shapes = [(1, n) for n in lengths]
@@ -19,15 +22,15 @@ def tile_kernels() -> list[str]:
         shapes += [(2, 7), (3, 4)]
     return [
         tile_name(weights, cpu.panel // 16, segments, length, 16, 64)
-        for weights in ("f16", "f32")
+        for weights in dtypes
         for segments, length in shapes
     ]
 
 
-def common_kernels() -> list[str]:
-    """Every kernel `store.warm` compiles."""
-    names = ["exec:main", "exec:worker", *tile_kernels()]
-    for dtype in ("f16", "f32"):
+def common_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
+    """Every kernel `store.warm` compiles, or the same for other floating types (f16, bf16, f32)."""
+    names = ["exec:main", "exec:worker", *tile_kernels(dtypes)]
+    for dtype in dtypes:
         names += [f"conv:{dtype}:{dtype}:{kind}" for kind in ("dense", "narrow", "depthwise")]
         names += [f"matmul:{dtype}:{dtype}", f"packb:{dtype}:{host().panel // 16}"]
         names += [f"pool:{dtype}:{c0}:{kind}" for c0 in (8, 16) for kind in ("max", "avg")]
@@ -39,7 +42,7 @@ def common_kernels() -> list[str]:
         names += [
             f"reduce:{dtype}:{dtype}:{op}:{mode}" for op in ("sum", "mean", "max") for mode in ("along", "across")
         ]
-        other = "f32" if dtype == "f16" else "f16"
+        other = "f16" if dtype == "f32" else "f32"
         names += [f"flat:{dtype}:{other}:x0"]
         for c0 in (8, 16):
             names += [f"transdata:{dtype}:{other}:{c0}:{way}" for way in ("to", "from")]

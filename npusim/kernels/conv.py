@@ -18,8 +18,9 @@ from npusim.kernels.conv_fill import FIELDS
 from npusim.kernels.conv_pack import PackedConv, pack_conv
 from npusim.kernels.conv_pieces import dense_scratch, piece_tables, tap_run
 from npusim.kernels.conv_scratch import Conv2D, Scratch, choose_split
-from npusim.kernels.desc import SIZE, Call, call, int64_table
+from npusim.kernels.desc import Call, call, int64_table
 from npusim.kernels.epilogue import Epilogue
+from npusim.kernels.ir import SIZE
 
 __all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pack_conv"]
 
@@ -27,8 +28,9 @@ __all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pac
 def conv2d(
     shape: Conv2D, x: int, packed: PackedConv, out: int, dtypes: tuple[str, str], epilogue: Epilogue | None = None
 ) -> Call:
-    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16` or `f32`)."""
+    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16`, `bf16` or `f32`)."""
     shape.check()
+    panels.check_weights(packed.dtype, dtypes[0])
     pieces = packed.kind == "pieces"
     layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)

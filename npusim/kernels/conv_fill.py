@@ -71,7 +71,7 @@ FIELDS = (
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes|pieces>`."""
     source, target, kind = parameters.split(":")
-    panels.define(k, target)
+    panels.define(k, target, source)
     if kind == "pieces":
         emit_pieces(k, _LANE_TABLE)
     emit_zeros(k)

@@ -10,7 +10,7 @@ from npusim.kernels.conv_pieces import made_of_pieces, pack_pieces, whole_blocks
 from npusim.kernels.conv_scratch import Conv2D
 from npusim.kernels.cpu import host
 from npusim.kernels.desc import element_name
-from npusim.kernels.weights import conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias
+from npusim.kernels.weights import conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias, widened
 
 _NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
 
@@ -41,8 +41,10 @@ def _kind(shape: Conv2D) -> str:
     return "dense" if whole_blocks(shape) else "lanes"
 
 
-def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None) -> PackedConv:
-    """Pack OIHW weights (fp16 or fp32) and an fp32 bias for `conv2d`."""
+def pack_conv(
+    shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None, dtype: str | None = None
+) -> PackedConv:
+    """Pack OIHW weights (fp16, fp32, or bits of bfloat16 with `dtype="bf16"`) and an fp32 bias for `conv2d`."""
     shape.check()
     want = (shape.o, shape.c // shape.groups, *shape.kernel)
     if weights.shape != want:
@@ -52,7 +54,7 @@ def pack_conv(shape: Conv2D, weights: np.ndarray, bias: np.ndarray | None = None
     if kind in ("depthwise", "lanes"):
         data = lane_taps(weights)
     elif kind == "pieces":
-        data = pack_pieces(shape, weights)
+        data, dtype = pack_pieces(shape, widened(weights, dtype)), "f32"
     else:
         data = pack_panels(narrow_taps(weights) if kind == "narrow" else conv_taps(weights), vectors)
-    return PackedConv(data, element_name(data.dtype), padded_bias(bias, shape.o), vectors, kind)
+    return PackedConv(data, dtype or element_name(data.dtype), padded_bias(bias, shape.o), vectors, kind)

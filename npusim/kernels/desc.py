@@ -15,7 +15,6 @@ import numpy as np
 
 from npusim.kernels.store import kernel_address, prepare
 
-SIZE = {"f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "b8": 1, "i16": 2, "i32": 4, "i64": 8}
 NUMPY = {
     "f16": np.dtype(np.float16),
     "f32": np.dtype(np.float32),

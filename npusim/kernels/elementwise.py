@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.kernels import expressions
-from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import I1, I64, LANES, RAW, Kernel, Val
+from npusim.kernels.ir import HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val
 
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
@@ -97,7 +97,7 @@ def elementwise(
 ) -> Call:
     """Call computing `out = expression(inputs, parameters)` over `shape`.
 
-    `saturate` applies to fp16 output as in `Epilogue`. An empty shape dimension gives a Call of zero parts.
+    `saturate` applies to fp16 and bf16 output as in `Epilogue`. An empty shape dimension gives a Call of zero parts.
     """
     views = [*inputs, out]
     dims, strides = fit_rank(shape, [v.strides for v in views], RANK)
@@ -294,7 +294,7 @@ def _emit_rest(
 def _evaluate(k: Kernel, flag: Val, dtype: str, text: str, names: dict[str, Val]) -> Val:
     """The expression over one block of 16 lanes, ready to be stored."""
     value = expressions.evaluate(k, text, names)
-    return saturated(k, expressions.to_float(k, value), flag) if dtype == "f16" else value
+    return saturated(k, expressions.to_float(k, value), flag, dtype) if dtype in HALVES else value
 
 
 def emit_lane_copy(k: Kernel, size: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.kernels import vmath
-from npusim.kernels.ir import F32, HALF_MAX, I32, I64, MEMORY_TYPE, SIZE, Kernel, Val, vec
+from npusim.kernels.ir import F32, HALVES, I32, I64, LARGEST, RAW, SIZE, Kernel, Val, vec
 
 ACTIVATIONS = ("none", "relu", "clip", "leaky_relu", "sigmoid", "silu", "gelu", "tanh")
 _CLAMP, _LEAKY, _SIGMOID, _SILU, _GELU, _TANH = range(6)
@@ -31,7 +31,8 @@ class Epilogue:
     """residual: address of a tensor laid out like the output (may be the output itself), 0 for none.
 
     The activation comes after the residual sum. `lo`/`hi` bound `clip`, `alpha` is the slope of `leaky_relu`.
-    `saturate` stores fp16 overflow as +-65504 and NaN as 0 (Ascend 310P) instead of infinity and NaN.
+    `saturate` stores overflow of 16-bit floats as the largest number and an fp16 NaN as 0 (Ascend 310P) instead of
+    infinity and NaN.
     """
 
     residual: int = 0
@@ -59,13 +60,21 @@ def clamp(k: Kernel, x: Val, lo: Val, hi: Val) -> Val:
     return k.select(x > hi, hi, x)
 
 
-def saturated(k: Kernel, x: Val, flag: Val) -> Val:
-    """Apply the saturating overflow rule of fp16 where `flag` (i64) is not 0."""
-    limit = k.select(flag.ne(0), k.const(HALF_MAX, F32), k.const(float("inf"), F32))
-    limits = k.splat(limit, x.type.count)
+def saturated(k: Kernel, x: Val, flag: Val, dtype: str) -> Val:
+    """Apply the saturating overflow rule of a 16-bit float where `flag` (i64) is not 0; others stay as they are."""
+    if dtype not in HALVES:
+        return x
+    limits = k.splat(_limit(k, flag, dtype), x.type.count)
     x = clamp(k, x, -limits, limits)
+    if dtype == "bf16":
+        return x
     drop = k.splat(flag.ne(0), x.type.count)
     return k.select(Val(k, k.b.and_(x.isnan().v, drop.v)), 0.0, x)
+
+
+def _limit(k: Kernel, flag: Val, dtype: str) -> Val:
+    """What results are clipped to: the largest number of the type where `flag` is set, else infinity."""
+    return k.select(flag.ne(0), k.const(LARGEST[dtype], F32), k.const(float("inf"), F32))
 
 
 def activate(k: Kernel, x: Val, base: Val, first: int) -> Val:
@@ -120,8 +129,8 @@ def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val,
     live = k.lane_index() < k.splat(k.convert(left, "trunc", I32))
     lo, hi = k.float_field(desc, first + 2), k.float_field(desc, first + 3)
     drop_nan = k.splat(k.field(desc, first + 5).ne(0))
-    if dtype == "f16":
-        limit = k.select(k.field(desc, first + 5).ne(0), k.const(HALF_MAX, F32), k.const(float("inf"), F32))
+    if dtype in HALVES:
+        limit = _limit(k, k.field(desc, first + 5), dtype)
         lo, hi = k.select(lo < -limit, -limit, lo), k.select(hi > limit, limit, hi)
     low, high = k.splat(lo), k.splat(hi)
 
@@ -175,9 +184,7 @@ def _emit_general(k: Kernel, dtype: str, first: int) -> None:
                     x.set(x.get() + k.select(live, k.load_f32(spare + 64, dtype), 0.0))
                 with whole:
                     x.set(x.get() + _halves(k, at + shift, oh, room > 8, dtype))
-            y = activate(k, x.get(), desc, first)
-            if dtype == "f16":
-                y = saturated(k, y, k.field(desc, first + 5))
+            y = saturated(k, activate(k, x.get(), desc, first), k.field(desc, first + 5), dtype)
             low, high = k.halves(k.select(live, y, 0.0))
             to = k.select(ragged, spare, at)
             k.store_f32(low, to, dtype)
@@ -191,7 +198,7 @@ def _copy_lanes(
     k: Kernel, dtype: str, count: Val, source: Val, source_half: Val, target: Val, target_half: Val, step: Val
 ) -> None:
     """Copy `count` elements one by one between two lane layouts (halves of eight at their own distance)."""
-    kind = MEMORY_TYPE["i16" if dtype == "f16" else "i32"]
+    kind = RAW[SIZE[dtype]]
     with k.loop(count) as lane:
         half, within = lane >> 3, (lane & 7) * step
         k.store(k.load(source + half * source_half + within, kind), target + half * target_half + within)

@@ -1,8 +1,8 @@
 """The small expression language inside the names of elementwise kernels, and what each function emits.
 
 An expression is nested calls over operands `x0, x1, …`, fp32 parameters `p0, p1, …` and numbers:
-`relu(add(x0,x1))`, `where(x0,x1,x2)`, `mul(x0,p0)`. fp16 and fp32 operands are fp32 inside, i8 u8 i16 i32 are int32,
-i64 is int64, b8 is a truth value. Rounding to the output type happens once, at the end.
+`relu(add(x0,x1))`, `where(x0,x1,x2)`, `mul(x0,p0)`. fp16, bf16 and fp32 operands are fp32 inside, i8 u8 i16 i32 are
+int32, i64 is int64, b8 is a truth value. Rounding to the output type happens once, at the end.
 
 Conversions: float to integer truncates toward zero and saturates (NaN gives 0); integer to narrower integer wraps; any
 non-zero value (NaN too) is true. Integer division truncates; dividing an integer by zero gives 0.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from npusim.kernels import vmath
-from npusim.kernels.ir import F32, F64, I1, I8, I16, I32, I64, LANES, Kernel, Val, vec
+from npusim.kernels.ir import F32, F64, FLOATS, I1, I8, I16, I32, I64, LANES, Kernel, Val, vec
 
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)|[(),])")
 _INTEGER = {"i8": (I8, True), "u8": (I8, False), "i16": (I16, True), "i32": (I32, True), "i64": (I64, True)}
@@ -82,7 +82,7 @@ def is_bool(x: Val) -> bool:
 
 def load(k: Kernel, address: Val, dtype: str) -> Val:
     """Sixteen elements as the type the expression computes in."""
-    if dtype in ("f16", "f32"):
+    if dtype in FLOATS:
         return k.load_f32(address, dtype)
     if dtype == "b8":
         return k.load(address, vec(I8)).ne(0)
@@ -94,8 +94,8 @@ def load(k: Kernel, address: Val, dtype: str) -> Val:
 
 
 def store(k: Kernel, x: Val, address: Val, dtype: str) -> None:
-    """Sixteen elements converted to their stored type (fp16 overflow gives infinity)."""
-    if dtype in ("f16", "f32"):
+    """Sixteen elements converted to their stored type (overflow of 16-bit floats gives infinity)."""
+    if dtype in FLOATS:
         k.store_f32(to_float(k, x), address, dtype)
     elif dtype == "b8":
         k.store(k.convert(truth(k, x), "zext", vec(I8)), address)

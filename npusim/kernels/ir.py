@@ -6,7 +6,8 @@ loops and branches are context managers, so that generator code reads like the l
 in one external symbol `void name(i64 desc, i64 part, i64 ctx)` and holds no call out of itself: where the target CPU
 lacks an instruction (fused multiply-add, half conversion, rounding) plain arithmetic is emitted instead.
 
-Type names used throughout: f16, f32, f64, i8, u8, i16, i32, i64, b8 (one byte, 0 or 1).
+Type names used throughout: f16, bf16, f32, f64, i8, u8, i16, i32, i64, b8 (one byte, 0 or 1). LLVM narrows to bfloat
+by library calls, so bf16 is 16-bit integers to it and converted by arithmetic on every CPU.
 """
 
 from __future__ import annotations
@@ -25,10 +26,23 @@ VOID = ir.VoidType()
 _POINTER = ir.PointerType()
 LANES = 16
 
-MEMORY_TYPE = {"f16": F16, "f32": F32, "f64": F64, "i8": I8, "u8": I8, "b8": I8, "i16": I16, "i32": I32, "i64": I64}
-SIZE = {"f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "b8": 1, "i16": 2, "i32": 4, "i64": 8}
+MEMORY_TYPE = {
+    "f16": F16,
+    "bf16": I16,
+    "f32": F32,
+    "f64": F64,
+    "i8": I8,
+    "u8": I8,
+    "b8": I8,
+    "i16": I16,
+    "i32": I32,
+    "i64": I64,
+}
+SIZE = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "b8": 1, "i16": 2, "i32": 4, "i64": 8}
+HALVES = ("f16", "bf16")
+FLOATS = (*HALVES, "f32")  # stored types that are fp32 inside
 RAW = {1: I8, 2: I16, 4: I32, 8: I64}  # integer type that moves an element of so many bytes
-HALF_MAX = 65504.0
+LARGEST = {"f16": 65504.0, "bf16": 2.0**128 - 2.0**120}
 
 
 def vec(ty: ir.Type, lanes: int = LANES) -> ir.VectorType:
@@ -318,17 +332,22 @@ class Kernel:
         return self.load(base + 8 * index, F32)
 
     def load_f32(self, address: Val, dtype: str, lanes: int = LANES) -> Val:
-        """Vector load of f16 or f32 memory as f32."""
+        """Vector load of f16, bf16 or f32 memory as f32."""
         if dtype == "f32":
             return self.load(address, vec(F32, lanes))
+        if dtype == "bf16":
+            wide = self.convert(self.load(address, vec(I16, lanes)), "zext", vec(I32, lanes))
+            return (wide << 16).bits(vec(F32, lanes))
         if self.cpu.half:
             return self.convert(self.load(address, vec(F16, lanes)), "fpext", vec(F32, lanes))
         return _half_to_float(self, self.load(address, vec(I16, lanes)))
 
     def store_f32(self, value: Val, address: Val, dtype: str) -> None:
-        """Vector store of f32 as f32 or as f16 rounded to nearest even (overflow gives infinity)."""
+        """Vector store of f32 as f32, or rounded to nearest even as f16 or bf16 (overflow gives infinity)."""
         if dtype == "f32":
             self.store(value, address)
+        elif dtype == "bf16":
+            self.store(_float_to_bfloat(self, value), address)
         elif self.cpu.half:
             self.store(self.convert(value, "fptrunc", vec(F16, value.type.count)), address)
         else:
@@ -420,6 +439,14 @@ def _half_to_float(k: Kernel, h: Val) -> Val:
     special = k.select(magnitude > 0x7C00, special | 0x00400000, special)
     value = k.select(magnitude >= 0x7C00, special, scaled)
     return (value | ((bits & 0x8000) << 16)).bits(f32)
+
+
+def _float_to_bfloat(k: Kernel, x: Val) -> Val:
+    """Upper halves of floats, nearest even; every NaN becomes the canonical one."""
+    lanes = x.type.count
+    bits = x.bits(vec(I32, lanes))
+    rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16
+    return k.convert(k.select(x.isnan(), 0x7FC0, rounded), "trunc", vec(I16, lanes))
 
 
 def _float_to_half(k: Kernel, x: Val) -> Val:

@@ -15,10 +15,10 @@ import numpy as np
 
 from npusim.kernels import panels
 from npusim.kernels.cpu import host, l2_bytes
-from npusim.kernels.desc import SIZE, Call, call, element_name, int64_table, split_count
+from npusim.kernels.desc import Call, call, element_name, int64_table, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.ir import I16, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import I64, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.weights import aligned, pack_panels, pad_to, padded_bias
 
 _PIXEL = 64
@@ -94,9 +94,9 @@ class Batch:
     out: Sequence[int] = (0,)
 
 
-def pack_matmul(b: np.ndarray) -> PackedB:
-    """Pack a constant [..., K, N] fp16 or fp32 array; leading dimensions are a batch."""
-    dtype, vectors = element_name(b.dtype), host().panel // 16
+def pack_matmul(b: np.ndarray, dtype: str | None = None) -> PackedB:
+    """Pack a constant [..., K, N] array of fp16, fp32 or (`dtype="bf16"`, bits) bfloat16; leading axes are a batch."""
+    dtype, vectors = dtype or element_name(b.dtype), host().panel // 16
     flat = b.reshape(-1, *b.shape[-2:])
     packed = []
     for one in flat:
@@ -139,6 +139,7 @@ def matmul(
     residual of the epilogue is laid out like the output, batch included.
     In FRACTAL_NZ output, lanes beyond N are zeros up to a whole C0 and rows beyond M are left alone.
     """
+    panels.check_weights(b.dtype, a.dtype)
     many = batch or Batch()
     groups = -(-k // 16)
     units = panels.split_units(-(-n // 16), b.vectors)
@@ -212,7 +213,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     if family == "packb":
         _emit_pack(k, first, int(second))
         return
-    panels.define(k, second)
+    panels.define(k, second, first)
     _emit_fill(k, first)
     with k.main() as (desc, part, ctx):
         splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
@@ -238,7 +239,7 @@ def _place(k: Kernel, index: Val, strides: tuple[Val, Val, Val]) -> Val:
 
 def _lanes_at(k: Kernel, at: Val, half: Val, lane: Val, count: Val, spare: Val, dtype: str) -> None:
     """Collect `count` of 16 elements into a zeroed buffer."""
-    kind = I16 if dtype == "f16" else I32
+    kind = RAW[SIZE[dtype]]
     k.store(k.const(0, vec(kind)), spare)
     with k.loop(count) as i:
         k.store(k.load(at + (i >> 3) * half + (i & 7) * lane, kind), spare + i * SIZE[dtype])
@@ -275,7 +276,7 @@ def _emit_fill(k: Kernel, dtype: str) -> None:
 def _emit_pack(k: Kernel, dtype: str, vectors: int) -> None:
     """Copy a strided [K, N] matrix into units of `vectors` * 16 columns, zero padded."""
     size = SIZE[dtype]
-    kind = I16 if dtype == "f16" else I32
+    kind = RAW[SIZE[dtype]]
     with k.main() as (desc, part, _ctx):
         depth, n = k.field(desc, _PB_K), k.field(desc, _PB_N)
         row_strides = (k.field(desc, _PB_ROW), k.field(desc, _PB_ROW + 1), k.field(desc, _PB_ROW + 2))

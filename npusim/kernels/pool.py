@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.kernels.desc import SIZE, Call, call, int64_table, split_count
+from npusim.kernels.desc import Call, call, int64_table, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, Kernel, vec
+from npusim.kernels.ir import F32, SIZE, Kernel, vec
 
 _X, _OUT, _ROWS, _CHUNK, _OH, _OW, _PLANE, _X_ROW, _H_TABLE, _W_TABLE, _ROW_STEP, _COLUMN_STEP, _SATURATE = range(1, 14)
 
@@ -60,7 +60,7 @@ class Pool2D:
 
 
 def pool2d(shape: Pool2D, kind: str, x: int, out: int, dtype: str, saturate: bool = False) -> Call:
-    """Call of a pooling; `kind` is `max` or `avg`, `dtype` f16 or f32. Raises ValueError for an empty output."""
+    """Call of a pooling; `kind` is `max` or `avg`, `dtype` f16, bf16 or f32. Raises ValueError for an empty output."""
     oh, ow = shape.out_hw
     if kind not in ("max", "avg") or min(oh, ow) < 1:
         raise ValueError(f"no {kind!r} pooling of {shape.h}x{shape.w} by kernel {shape.kernel}: output {oh}x{ow}")
@@ -109,6 +109,5 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
                             else:
                                 total.set(k.select((value > now) | value.isnan(), value, now))
                     result = total.get() / divisor if kind == "avg" else total.get()
-                    if dtype == "f16":
-                        result = saturated(k, result, k.field(desc, _SATURATE))
+                    result = saturated(k, result, k.field(desc, _SATURATE), dtype)
                     k.store_f32(result, target + column * pixel + lane, dtype)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.kernels import expressions, vmath
-from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.elementwise import View, emit_lane_copy, fit_rank
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, I32, I64, LANES, Kernel, Val, vec
+from npusim.kernels.ir import F32, FLOATS, I32, I64, LANES, SIZE, Kernel, Val, vec
 from npusim.kernels.rows import fold_lanes
 
 OUTER, INNER = 5, 4
@@ -160,8 +160,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             lanes = k.minimum(k.field(desc, _LANE_COUNT) - block * LANES, LANES) if mode == "along" else None
             emit = _emit_argument if operation.startswith("arg") else _emit_fold
             value = emit(k, desc, source, operation, at, lanes, spare)
-            if target == "f16":
-                value = saturated(k, expressions.to_float(k, value), k.field(desc, _SATURATE))
+            if target in FLOATS:
+                value = saturated(k, expressions.to_float(k, value), k.field(desc, _SATURATE), target)
             expressions.store(k, value, spare, target)
             count = lanes if lanes is not None else k.const(1)
             k.call(f"lanes{SIZE[target]}", spare, SIZE[target], to, k.field(desc, _LANE_TARGET), count)
@@ -200,7 +200,7 @@ def _live(k: Kernel, count: Val) -> Val:
 
 def _emit_fold(k: Kernel, desc: Val, dtype: str, operation: str, at: Val, lanes: Val | None, spare: Val) -> Val:
     fold = _FOLDS[operation]
-    floating = dtype in ("f16", "f32")
+    floating = dtype in FLOATS
     total = k.var(fold.start(floating), vec(F32) if floating else vec(I64))
 
     def visit(x: Val, live: Val, _index: Val) -> None:
@@ -220,7 +220,7 @@ def _emit_fold(k: Kernel, desc: Val, dtype: str, operation: str, at: Val, lanes:
 
 
 def _emit_argument(k: Kernel, desc: Val, dtype: str, operation: str, at: Val, lanes: Val | None, spare: Val) -> Val:
-    floating = dtype in ("f16", "f32")
+    floating = dtype in FLOATS
     up = operation == "argmax"
     kind = vec(F32) if floating else vec(I64)
     best = k.var((_lowest if up else _highest)(floating), kind)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.kernels import vmath
-from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.elementwise import fit_rank
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, I8, I16, I32, I64, LANES, Kernel, Val, vec
+from npusim.kernels.ir import F32, I8, I32, I64, LANES, RAW, SIZE, Kernel, Val, vec
 
 OUTER = 4
 _UNROLL = 4
@@ -166,7 +166,7 @@ def _emit_read(k: Kernel, dtype: str) -> None:
 
 def _emit_write(k: Kernel, dtype: str) -> None:
     """write(desc, scratch, target): all segments, one rounding, zeros beyond the row's count."""
-    size, kind = SIZE[dtype], I16 if dtype == "f16" else I32
+    size, kind = SIZE[dtype], RAW[SIZE[dtype]]
     with k.function("write", [I64] * 3) as (desc, row, target):
         step, element = k.field(desc, _TARGET + 1 + OUTER), k.field(desc, _TARGET + 2 + OUTER)
         length, count, flag = k.field(desc, _SEGMENT), k.field(desc, _COUNT), k.field(desc, _SATURATE)
@@ -176,9 +176,7 @@ def _emit_write(k: Kernel, dtype: str) -> None:
             blocks = k.select(element.eq(size), live & -LANES, 0)
             for begin, end, lanes in ((k.const(0), blocks, LANES), (blocks, live, 1)):
                 with k.loop(end, start=begin, step=lanes) as i:
-                    x = k.load(here + i * 4, vec(F32, lanes))
-                    if dtype == "f16":
-                        x = saturated(k, x, flag)
+                    x = saturated(k, k.load(here + i * 4, vec(F32, lanes)), flag, dtype)
                     k.store_f32(x, to + i * (size if lanes > 1 else element), dtype)
             with k.loop(length, start=live) as i:
                 k.store(k.const(0, kind), to + i * element)

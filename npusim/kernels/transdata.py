@@ -2,7 +2,7 @@
 
 Both sides are seen as [batch][channel][pixel]: in NCHW pixels lie together, in NHWC and in the rows of a matrix
 channels do, and the blocked side keeps C0 channels of a pixel together. One pass moves, pads with zeros and, where the
-dtypes differ, converts between fp16 and fp32. `to_blocked` and `from_blocked` describe the task as a Call.
+dtypes differ, converts between fp16, bf16 and fp32. `to_blocked` and `from_blocked` describe the task as a Call.
 Kernel names: `transdata:<source dtype>:<target dtype>:<C0>:<to|from>`; without conversion only the element size counts.
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from npusim.kernels.desc import SIZE, Call, call, split_count
+from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.elementwise import emit_lane_copy
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, RAW, Kernel, Val, vec
+from npusim.kernels.ir import F32, FLOATS, RAW, SIZE, Kernel, Val, vec
 
 (
     _SOURCE,
@@ -101,8 +101,8 @@ def _describe(
         raise ValueError(f"{pixels} stored pixels cannot hold {plain.pixels}")
     blocks, size = -(-plain.channels // c0), SIZE[dtype]
     source, target = (plain.dtype, dtype) if direction == "to" else (dtype, plain.dtype)
-    if source != target and not {source, target} <= {"f16", "f32"}:
-        raise ValueError(f"transdata converts between f16 and f32 only, not {source} to {target}")
+    if source != target and not {source, target} <= set(FLOATS):
+        raise ValueError(f"transdata converts between f16, bf16 and f32 only, not {source} to {target}")
     if source == target:
         source = target = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[size]
     lines = plain.batches * blocks
@@ -142,9 +142,7 @@ class _Mover:
         if not self.convert:
             self.k.store(x, at)
             return
-        if self.target == "f16":
-            x = saturated(self.k, x, self.flag)
-        self.k.store_f32(x, at, self.target)
+        self.k.store_f32(saturated(self.k, x, self.flag, self.target), at, self.target)
 
     def zero(self, lanes: int) -> Val:
         return self.k.const(0, vec(self.lane_type, lanes))

@@ -55,6 +55,13 @@ def lane_taps(weights: np.ndarray) -> np.ndarray:
     return aligned(np.concatenate(blocks, axis=1))
 
 
+def widened(weights: np.ndarray, dtype: str | None) -> np.ndarray:
+    """Weights as fp32; `dtype` "bf16" says that they are bits of bfloat16."""
+    if dtype == "bf16":
+        return (weights.astype(np.uint32) << 16).view(np.float32)
+    return weights.astype(np.float32, copy=False)
+
+
 def padded_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
     """fp32 bias padded with zeros to whole groups of 16 channels."""
     out = np.zeros(-(-channels // 16) * 16, np.float32)

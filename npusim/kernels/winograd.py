@@ -21,8 +21,9 @@ import numpy as np
 from npusim.kernels import panels
 from npusim.kernels.conv import Conv2D, fill_fields, lane_strides
 from npusim.kernels.conv_fill import FIELDS
-from npusim.kernels.desc import SIZE, Call, call
+from npusim.kernels.desc import Call, call
 from npusim.kernels.epilogue import Epilogue
+from npusim.kernels.ir import SIZE
 from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 
 __all__ = ["PackedWinograd", "pack_winograd", "winograd2d"]
@@ -40,11 +41,12 @@ def winograd2d(
     rounding: str = "none",
     scale: float = 1.0,
 ) -> Call:
-    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16` or `f32`).
+    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16`, `bf16` or `f32`).
 
     `rounding` and `scale` are those the filter was transformed for.
     """
     shape.check()
+    panels.check_weights(packed.dtype, dtypes[0])
     unit = (shape.kernel, shape.strides, shape.dilations, shape.groups)
     if unit != ((3, 3), (1, 1), (1, 1), 1):
         raise ValueError(

@@ -116,7 +116,7 @@ def _rounded(k: Kernel, value: Val, rounding: str, spare: Val) -> Val:
     if rounding in ("none", "guarded"):
         return value
     if rounding == "saturate":
-        value = epilogue.saturated(k, value, k.const(1))
+        value = epilogue.saturated(k, value, k.const(1), "f16")
     if k.cpu.half:
         half = k.convert(value, "fptrunc", vec(F16, value.type.count))
         return k.convert(half, "fpext", vec(F32, value.type.count))

@@ -39,9 +39,9 @@ def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
 
 
 def packed_filter(filters: np.ndarray, algorithm: str, bias: np.ndarray | None) -> PackedWinograd:
-    """OIHW filter transformed in double precision, kept and packed in fp32."""
+    """OIHW filter (float32) transformed in double precision, kept and packed in fp32."""
     m = ALGORITHMS[algorithm]
-    return pack_winograd(transform_filter(filters.astype(np.float32), m), m, bias)
+    return pack_winograd(transform_filter(filters, m), m, bias)
 
 
 def _possible(shape: Conv2D) -> bool:

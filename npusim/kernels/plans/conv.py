@@ -13,7 +13,8 @@ from npusim.kernels.plans.site import NoFastKernel, Site
 def plan_conv(site: Site) -> list[Call]:
     """Conv2D on NC1HWC0 (or C04) activations with constant filter and bias."""
     x, out, shape = site.input(0), site.output(), shape_of(site)
-    packed = pack_conv(shape, site.constant(1), site.constant(2) if site.has(2) else None)
+    bias = site.wide_constant(2) if site.has(2) else None
+    packed = pack_conv(shape, site.constant(1), bias, site.element(site.input(1)))
     dtypes = (site.element(x), site.element(out))
     return [conv2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue_of(site, site.kernel.fused))]
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from metadef.kernel import FusedOp
 from metadef.ops.geometry import MatMulGeometry
-from npusim.kernels.desc import SIZE, Call
+from npusim.kernels.desc import Call
+from npusim.kernels.ir import SIZE
 from npusim.kernels.matmul import Batch, Matrix, PackedB, matmul, pack_b_at_run_time, pack_matmul
 from npusim.kernels.plans.fusion import epilogue_of
 from npusim.kernels.plans.site import NoFastKernel, Site
@@ -24,7 +25,7 @@ def plan_matmul(site: Site) -> list[Call]:
     calls: list[Call] = []
     if site.is_constant(1):
         values = site.constant(1)
-        packed = pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values)
+        packed = pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
     else:
         packed = _pack_running(site, g, calls)
     element, target = site.element(a), site.element(out)
@@ -58,9 +59,9 @@ def _bias(site: Site, columns: int) -> tuple[np.ndarray | None, list[FusedOp]]:
     """A constant bias, given as operand 2 or as a fused Add of a row, and the rest of the fused chain."""
     chain = list(site.kernel.fused)
     if site.has(2) and not any(item.operand == 2 for item in chain):
-        return site.constant(2).astype(np.float32), chain
+        return site.wide_constant(2), chain
     if chain and chain[0].op_type == "Add" and chain[0].operand is not None and site.is_constant(chain[0].operand):
         shape = site.input(chain[0].operand).desc.origin_shape
         if shape and shape[-1] == columns and all(size == 1 for size in shape[:-1]):
-            return site.constant(chain[0].operand).astype(np.float32).reshape(-1), chain[1:]
+            return site.wide_constant(chain[0].operand).reshape(-1), chain[1:]
     return None, chain

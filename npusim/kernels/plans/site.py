@@ -10,12 +10,14 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.format import Format
 from metadef.kernel import Kernel
+from metadef.ops.numeric import widen
 from metadef.program import Operand, Region, Task
 from npusim.device import Device, release_pages
 
 ELEMENT_NAMES = {
     DType.FLOAT: "f32",
     DType.FLOAT16: "f16",
+    DType.BF16: "bf16",
     DType.INT8: "i8",
     DType.UINT8: "u8",
     DType.BOOL: "b8",
@@ -99,12 +101,16 @@ class Site:
         return self.has(slot) and self.input(slot).region is Region.WEIGHTS
 
     def constant(self, slot: int) -> np.ndarray:
-        """A constant operand in framework layout (a copy). Raises NoFastKernel if the operand is not constant.
+        """A constant operand in framework layout (a copy; bfloat16 as its bits). Raises NoFastKernel if it is computed.
 
         The mapped pages it came from are let go, so that weights stay in memory once: in the packed form made of this.
         """
         operand = self._constant_operand(slot)
         return self._taken(operand, self.device.read_origin(operand))
+
+    def wide_constant(self, slot: int) -> np.ndarray:
+        """A constant float operand as float32, taken as :meth:`constant` takes it."""
+        return widen(self.constant(slot), self.input(slot).desc.dtype)
 
     def stored_constant(self, slot: int) -> np.ndarray:
         """A constant operand in storage layout, taken as :meth:`constant` takes it."""

@@ -18,8 +18,8 @@ from npusim.kernels.plans.site import Site
 def plan_transposed(site: Site) -> list[Call]:
     """Conv2DTransposeD on NC1HWC0 activations with constant filter and bias."""
     x, out, shape = site.input(0), site.output(), shape_of(site)
-    bias = site.constant(2) if site.has(2) else None
-    packed = pack_conv(shape, turned_filter(site.constant(1), shape.groups), bias)
+    bias = site.wide_constant(2) if site.has(2) else None
+    packed = pack_conv(shape, turned_filter(site.constant(1), shape.groups), bias, site.element(site.input(1)))
     spread, spreading = _spread(site, shape)
     dtypes = (site.element(x), site.element(out))
     epilogue = epilogue_of(site, site.kernel.fused)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from metadef.format import Format
+from metadef.ops.numeric import narrow
 from metadef.program import Operand
-from npusim.kernels.desc import SIZE, Call
+from npusim.kernels.desc import Call
 from npusim.kernels.elementwise import View, elementwise
+from npusim.kernels.ir import SIZE
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.twin import run_wide
 
@@ -154,7 +156,7 @@ def plan_batch_norm(site: Site) -> list[Call]:
     if site.kernel.fused:
         raise NoFastKernel("batch normalisation with a fused chain")
     x, out = site.input(0), site.output()
-    scale, offset, mean, variance = (site.constant(slot).astype(np.float32) for slot in range(1, 5))
+    scale, offset, mean, variance = (site.wide_constant(slot) for slot in range(1, 5))
     factor = scale / np.sqrt(variance + np.float32(site.kernel.attrs["epsilon"]))
     grid, keep = Grid.of(site), []  # type: tuple[Grid, list[object]]
     if grid.whole:
@@ -282,7 +284,8 @@ def _keeps_zeros(site: Site, operands: Sequence[Operand]) -> bool:
     for operand in operands:
         single = operand.desc.format is Format.NC1HWC0 and operand.desc.origin_shape[1] == 1
         blocked, is_float = not operand.desc.is_plain and not single, operand.desc.dtype.is_float
-        arrays.append(np.full((1, 1, 1, 1), 0.0 if blocked or not is_float else np.nan, np.float32))
+        value = np.full((1, 1, 1, 1), 0.0 if blocked or not is_float else np.nan, np.float32)
+        arrays.append(narrow(value, operand.desc.dtype) if is_float else value)
         if not blocked and not is_float:
             return False
     (result,) = run_wide(site.kernel, arrays, node=site.task.name)

@@ -13,6 +13,7 @@ import numpy as np
 from metadef.format import WINOGRAD_FORMATS, Format, winograd_planes
 from metadef.winograd import scale_of
 from npusim.kernels.desc import Call
+from npusim.kernels.ir import FLOATS
 from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
 from npusim.kernels.plans.conv import epilogue_of, plan_conv, shape_of
 from npusim.kernels.plans.site import Site
@@ -27,7 +28,7 @@ def plan_convolution(site: Site) -> list[Call]:
     algorithm = host_algorithm(shape_of(site), site.options) if _replaceable(site) else "direct"
     if algorithm == "direct":
         return plan_conv(site)
-    return [_call(site, packed_filter(site.constant(1), algorithm, _bias(site)), "guarded", 1.0)]
+    return [_call(site, packed_filter(site.wide_constant(1), algorithm, _bias(site)), "guarded", 1.0)]
 
 
 def _named(site: Site, m: int) -> list[Call]:
@@ -43,13 +44,11 @@ def _replaceable(site: Site) -> bool:
     out = site.output().address
     apart = all(item is None or item.address != out for item in site.task.inputs)
     apart = apart and site.input(0).desc.format is Format.NC1HWC0
-    return (
-        apart and site.is_constant(1) and {site.element(site.input(0)), site.element(site.input(1))} <= {"f16", "f32"}
-    )
+    return apart and site.is_constant(1) and {site.element(site.input(0)), site.element(site.input(1))} <= set(FLOATS)
 
 
 def _bias(site: Site) -> np.ndarray | None:
-    return site.constant(2) if site.has(2) else None
+    return site.wide_constant(2) if site.has(2) else None
 
 
 def _call(site: Site, packed: PackedWinograd, rounding: str, scale: float) -> Call:

@@ -13,7 +13,7 @@ import numpy as np
 
 from npusim.executor import OK, Executor
 from npusim.kernels.desc import Call, task_table
-from tests.npusim.kernels.twins import DTYPES
+from tests.npusim.kernels.twins import DTYPES, name_of
 
 _MARGIN = 256
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 6e-8, -3e-5, 65504.0, -65504.0, 1.0)
@@ -28,11 +28,17 @@ def values(rng: np.random.Generator, shape: Sequence[int], dtype: str, special: 
         info = np.iinfo(kind)
         low, high = max(info.min, -1000), min(info.max, 1000)
         return rng.integers(low, high, shape, endpoint=True).astype(kind)
-    x = rng.standard_normal(shape).astype(kind)
+    x = np.asarray(rng.standard_normal(shape)).astype(kind)
     if special and x.size:
         places = rng.integers(0, x.size, max(1, min(x.size // 8, 20)))
         x.reshape(-1)[places] = rng.choice(np.array(SPECIAL, kind), places.size)
     return x
+
+
+def stored(x: np.ndarray) -> tuple[np.ndarray, str]:
+    """What packing functions take of weights: their elements (bfloat16 as bits) and the name of their type."""
+    name = name_of(x.dtype)
+    return x.view(np.uint16) if name == "bf16" else x, name
 
 
 @functools.cache

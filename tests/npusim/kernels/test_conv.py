@@ -3,8 +3,8 @@ import pytest
 
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.epilogue import Epilogue
-from tests.npusim.kernels.inputs import address, run_both, values
-from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded, convolution, from_blocked, to_blocked
+from tests.npusim.kernels.inputs import address, run_both, stored, values
+from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded, convolution, from_blocked, name_of, to_blocked
 
 
 def random_shape(rng: np.random.Generator, kind: str) -> Conv2D:
@@ -36,15 +36,16 @@ def random_shape(rng: np.random.Generator, kind: str) -> Conv2D:
 
 
 def convolve(shape: Conv2D, x: np.ndarray, w: np.ndarray, bias: np.ndarray, out_dtype: str) -> np.ndarray:
-    kinds = ("f16" if x.dtype == np.float16 else "f32", out_dtype)
+    kinds = (name_of(x.dtype), out_dtype)
     blocked = to_blocked(x, shape.c0_in)
     out = np.full((shape.n, -(-shape.o // shape.c0_out), *shape.out_hw, shape.c0_out), 7, DTYPES[out_dtype])
-    packed = pack_conv(shape, w, bias)
+    raw, name = stored(w)
+    packed = pack_conv(shape, raw, bias, name)
     return run_both(lambda target: conv2d(shape, address(blocked), packed, address(target), kinds), out)
 
 
 @pytest.mark.parametrize("kind", ["dense", "narrow", "depthwise", "grouped"])
-@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("f16", "f32")])
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")])
 def test_random_shapes(kind: str, dtypes: tuple[str, str], rng: np.random.Generator) -> None:
     for round_ in range(5):
         s = random_shape(rng, kind)
@@ -57,13 +58,13 @@ def test_random_shapes(kind: str, dtypes: tuple[str, str], rng: np.random.Genera
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "clip", "leaky_relu", "sigmoid", "silu", "gelu", "tanh"])
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_residual_in_place_and_activation(activation: str, dtype: str, rng: np.random.Generator) -> None:
     s = Conv2D(2, 20, 9, 11, 24, (3, 3), (1, 1), (1, 1, 1, 1), c0_out=8)
     x, w = values(rng, (2, 20, 9, 11), dtype), values(rng, (24, 20, 3, 3), dtype)
     bias = values(rng, (24,), "f32")
     residual = to_blocked(values(rng, (2, 24, 9, 11), dtype), 8)
-    blocked, packed = to_blocked(x, 16), pack_conv(s, w, bias)
+    blocked, packed = to_blocked(x, 16), pack_conv(s, stored(w)[0], bias, dtype)
 
     def make(target: np.ndarray):
         rule = Epilogue(address(target), activation, lo=-1.5, hi=2.0, alpha=0.125)

@@ -3,11 +3,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from npusim.kernels.desc import element_name
 from npusim.kernels.elementwise import View, elementwise, merged
 from npusim.kernels.expressions import functions
 from tests.npusim.kernels.inputs import address, run_both, values
-from tests.npusim.kernels.twins import DTYPES
+from tests.npusim.kernels.twins import DTYPES, assert_same, is_float, name_of
 
 SHAPES = [
     ((3, 5, 7), (3, 5, 7)),
@@ -23,14 +22,14 @@ SHAPES = [
 
 
 def apply(expression: str, operands: list[np.ndarray], dtype: str, shape: tuple[int, ...], **options) -> np.ndarray:
-    views = [View.dense(address(x), element_name(x.dtype), x.shape, shape) for x in operands]
+    views = [View.dense(address(x), name_of(x.dtype), x.shape, shape) for x in operands]
     return run_both(
         lambda t: elementwise(expression, views, View.dense(address(t), dtype, shape), shape, **options),
         np.zeros(shape, DTYPES[dtype]),
     )
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_broadcasting_arithmetic(dtype: str, rng: np.random.Generator) -> None:
     twins: dict[str, Callable] = {
         "add(x0,x1)": np.add,
@@ -46,7 +45,7 @@ def test_broadcasting_arithmetic(dtype: str, rng: np.random.Generator) -> None:
             shape = np.broadcast_shapes(left, right)
             with np.errstate(all="ignore"):
                 want = twin(a.astype(np.float32), b.astype(np.float32)).astype(DTYPES[dtype])
-            np.testing.assert_array_equal(apply(expression, [a, b], dtype, shape), want)
+            assert_same(apply(expression, [a, b], dtype, shape), want)
 
 
 def test_in_place_and_strided_output(rng: np.random.Generator) -> None:
@@ -121,17 +120,18 @@ def test_float_remainders(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("target", list(DTYPES))
 def test_casts(source: str, target: str, rng: np.random.Generator) -> None:
     x = values(rng, (133,), source, special=True)
-    if source[0] == "f":
+    if is_float(source):
         x[:3] = [300.7, -300.7, 1e4]
     got = apply("x0", [x], target, x.shape)
     with np.errstate(all="ignore"):
-        if source[0] == "f" and target[0] in "iu":
+        if is_float(source) and target[0] in "iu":
             info = np.iinfo(DTYPES[target])
             wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
             want = np.array([int(min(max(v, info.min), info.max)) for v in wide], DTYPES[target])
         else:
-            want = x.astype(np.float32).astype(DTYPES[target]) if target == "f16" else x.astype(DTYPES[target])
-    np.testing.assert_array_equal(got, want)
+            halves = target in ("f16", "bf16")
+            want = x.astype(np.float32).astype(DTYPES[target]) if halves else x.astype(DTYPES[target])
+    assert_same(got, want)
 
 
 def test_saturation() -> None:

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from metadef.dtype import DType
+from metadef.ops.numeric import narrow
 from npusim.kernels import store
 from npusim.kernels.catalog import common_kernels
 from npusim.kernels.cpu import describe, host
@@ -23,6 +26,8 @@ AWKWARD = [
     "map:f32:u8:x0",
     "tile:f16:1:1x6:3:12",
     "pool:f16:16:avg",
+    "flat:bf16,bf16:bf16:add(x0,x1)",
+    "tile:bf16:1:1x6:16:64",
 ]
 MORE = [
     "map:f32,f32:f32:fmod(x0,x1)",
@@ -32,7 +37,12 @@ MORE = [
     "tile:f16:2:1x14:16:64",
     "tile:f32:1:1x6:0:64",
     "conv:f16:f16:lanes",
+    *(f"conv:bf16:bf16:{kind}" for kind in ("dense", "narrow", "depthwise", "lanes", "pieces")),
+    *("matmul:bf16:bf16", "packb:bf16:2", "pool:bf16:16:avg", "transdata:bf16:f32:16:to", "transdata:f32:bf16:16:from"),
+    *("softmax:bf16:bf16:plain", "layernorm:bf16:bf16:bf16:layer", "winograd:bf16:bf16:2:guarded:1.0"),
     "reduce:f16:f16:l2:along",
+    "reduce:bf16:bf16:max:across",
+    "map:bf16,f32:bf16:pow(x0,x1)",
 ]
 
 
@@ -60,6 +70,31 @@ def test_narrowing_rounds_to_nearest_even() -> None:
     x = np.concatenate([around, -around, bits, np.array([65519.996, 65520, np.inf, np.nan, 1e-8], np.float32)])
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(convert(x, "f32", "f16", np.float16), x.astype(np.float16))
+
+
+def test_every_bfloat_widens_exactly() -> None:
+    bits = np.arange(65536, dtype=np.uint32).astype(np.uint16)
+    got = convert(bits.view(ml_dtypes.bfloat16), "bf16", "f32", np.float32)
+    np.testing.assert_array_equal(got.view(np.uint32), bits.astype(np.uint32) << 16)
+
+
+def test_narrowing_to_bfloat_is_the_twins() -> None:
+    rng = np.random.default_rng(0)
+    upper = np.arange(65536, dtype=np.uint32) << 16
+    bits = np.concatenate([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)])
+    bits = np.concatenate([bits, rng.integers(0, 2**32, 1 << 16, dtype=np.uint64).astype(np.uint32)])
+    x = bits.view(np.float32)
+    np.testing.assert_array_equal(convert(x, "f32", "bf16", np.uint16), narrow(x, DType.BF16))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_saturation_is_the_twins(dtype: str) -> None:
+    kind = DType.FLOAT16 if dtype == "f16" else DType.BF16
+    x = np.array([np.inf, -np.inf, np.nan, 1e38, -3.4e38, 65519.9, 65520, 1.5], np.float32)
+    out = np.zeros(x.shape, kind.numpy)
+    views = View.dense(address(x), "f32", x.shape), View.dense(address(out), dtype, x.shape)
+    run(elementwise("x0", [views[0]], views[1], x.shape, saturate=True))
+    np.testing.assert_array_equal(out, narrow(x, kind, "saturate"))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[f"{t[0].split('-')[0]}-{t[1]}" for t in TARGETS])

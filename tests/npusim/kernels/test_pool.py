@@ -7,7 +7,7 @@ from tests.npusim.kernels.twins import DTYPES, assert_rounded, pooling
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_random_windows(kind: str, dtype: str, rng: np.random.Generator) -> None:
     done = 0
     while done < 12:

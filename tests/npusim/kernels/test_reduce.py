@@ -4,7 +4,7 @@ import pytest
 from npusim.kernels.elementwise import View
 from npusim.kernels.reduce import OPERATIONS, reduce
 from tests.npusim.kernels.inputs import address, run_both, values
-from tests.npusim.kernels.twins import DTYPES, REDUCTIONS, Exact, assert_rounded
+from tests.npusim.kernels.twins import DTYPES, REDUCTIONS, Exact, assert_rounded, is_float, name_of
 
 
 def out_dtype(operation: str, dtype: str) -> str:
@@ -16,7 +16,7 @@ def out_dtype(operation: str, dtype: str) -> str:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["f16", "f32", "i64", "i32"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i64", "i32"])
 def test_random_axes(operation: str, dtype: str, rng: np.random.Generator) -> None:
     for round_ in range(6):
         rank = int(rng.integers(1, 5))
@@ -26,12 +26,12 @@ def test_random_axes(operation: str, dtype: str, rng: np.random.Generator) -> No
         x = values(rng, shape, dtype, special=round_ == 5 and operation in ("max", "min", "argmax", "argmin"))
         if dtype[0] == "i":
             x = (x % 5 - 2).astype(x.dtype)
-        if operation == "prod" and dtype[0] == "f":
+        if operation == "prod" and is_float(dtype):
             x = (1 + x * 0.01).astype(x.dtype)
         if operation == "logsum":
             x = np.abs(x) + x.dtype.type(1)
         view = x.transpose(rng.permutation(rank))
-        wide = view.astype(np.float64) if dtype[0] == "f" else view
+        wide = view.astype(np.float64) if is_float(dtype) else view
         exact = REDUCTIONS[operation](wide, axis=axes[0] if operation.startswith("arg") else axes)
         if dtype[0] == "i" and operation == "mean":
             exact = np.trunc(exact)  # an integer mean truncates toward zero
@@ -47,7 +47,7 @@ def test_random_axes(operation: str, dtype: str, rng: np.random.Generator) -> No
             ),
             out,
         )
-        if out.dtype.kind == "f":
+        if is_float(name_of(out.dtype)):
             size = np.abs(wide).max() * np.ones(np.shape(exact))
             terms = x.size // max(1, out.size)
             scale = {"sumsq": size**2 * terms, "sum": size * terms, "l1": size * terms}.get(

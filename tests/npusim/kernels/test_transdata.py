@@ -6,7 +6,17 @@ from tests.npusim.kernels import twins
 from tests.npusim.kernels.inputs import address, run_both, values
 from tests.npusim.kernels.twins import DTYPES
 
-PAIRS = [("f16", "f16"), ("f32", "f32"), ("f32", "f16"), ("f16", "f32"), ("i8", "i8"), ("i64", "i64")]
+PAIRS = [
+    ("f16", "f16"),
+    ("f32", "f32"),
+    ("f32", "f16"),
+    ("f16", "f32"),
+    ("f32", "bf16"),
+    ("bf16", "f16"),
+    ("bf16", "bf16"),
+    ("i8", "i8"),
+    ("i64", "i64"),
+]
 
 
 @pytest.mark.parametrize("dtypes", PAIRS)
@@ -34,7 +44,7 @@ def test_both_directions(dtypes: tuple[str, str], layout: str, rng: np.random.Ge
             lambda t, s=side, c0=c0, p=pixels: to_blocked(s, address(t), target, c0, p),
             np.full(want.shape, 9, want.dtype),
         )
-        np.testing.assert_array_equal(got, want)
+        twins.assert_same(got, want)
         if source == target:
             assert got.tobytes() == want.tobytes()
         back = run_both(
@@ -44,7 +54,7 @@ def test_both_directions(dtypes: tuple[str, str], layout: str, rng: np.random.Ge
             np.zeros(plain.shape, plain.dtype),
         )
         with np.errstate(over="ignore"):
-            np.testing.assert_array_equal(back, plain.astype(DTYPES[target]).astype(DTYPES[source]))
+            twins.assert_same(back, plain.astype(DTYPES[target]).astype(DTYPES[source]))
 
 
 def test_refusals() -> None:

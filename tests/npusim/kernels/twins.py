@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
+
+from npusim.kernels.ir import FLOATS
 
 EPS32 = 2.0**-24
 DTYPES = {
     "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
     "f32": np.float32,
     "i8": np.int8,
     "u8": np.uint8,
@@ -18,6 +22,24 @@ DTYPES = {
     "i32": np.int32,
     "i64": np.int64,
 }
+
+
+def name_of(dtype: np.dtype) -> str:
+    """Kernel name of an array's element type."""
+    return next(name for name, kind in DTYPES.items() if np.dtype(kind) == dtype)
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a kernel dtype is floating."""
+    return dtype in FLOATS
+
+
+def assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
+    """Equal element by element, NaN where NaN; NumPy's own check does not know bfloat16's NaN."""
+    assert actual.dtype == wanted.dtype
+    if name_of(actual.dtype) == "bf16":
+        actual, wanted = actual.astype(np.float32), wanted.astype(np.float32)
+    np.testing.assert_array_equal(actual, wanted)
 
 
 @dataclass(frozen=True)
