@@ -131,6 +131,11 @@ def run_kernel(
         from metadef.cost.winograd import run_winograd
 
         return run_winograd(kernel, target, memory, protocol=protocol, keep=keep)
+    from metadef.cost.mixed import mixed_of, run_mixed
+
+    mixed = mixed_of(kernel, target)
+    if mixed is not None:
+        return run_mixed(kernel, mixed, target, memory, protocol=protocol, keep=keep)
     on_cube = isinstance(kernel.tile, CubeTile)
     cores = min(kernel.block_dim, target.cores(on_cube))
     fullest = kernel_streams(kernel, target, memory)

@@ -12,6 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+ELEMENTWISE, ROWS = "element-wise", "rows"
+"""Cost classes of kernels that move every operand once: without rows, and row by row."""
+SIGNATURE = "signature"
+"""Attribute of a timing-only kernel whose signature is its own, not that of its type."""
+
 
 class Rows(Enum):
     """How an operator's rows are counted: along the last axis (fractals of FRACTAL_NZ hold sixteen rows, which run
@@ -24,12 +29,14 @@ class Rows(Enum):
 
 
 class Deal(Enum):
-    """What goes whole to a core: 512-byte pieces, rows, samples (first axis) or channel blocks (second axis)."""
+    """What goes whole to a core: 512-byte pieces, rows, samples (first axis) or channel blocks (second axis); ONE keeps
+    everything on one core or engine."""
 
     FLAT = "flat"
     ROWS = "rows"
     SAMPLES = "samples"
     CHANNELS = "channels"
+    ONE = "one"
 
 
 class Moves(Enum):
@@ -59,6 +66,17 @@ class Signature:
     serial: bool = False
     wide_work: tuple[str, ...] = ()
     """The list for 32-bit operands, where it is another one."""
+    scalar: float = 0.0
+    """Cycles an element of what scalar code does beside the list."""
+    odd_work: tuple[str, ...] = ()
+    """The list for planes of an odd number of pixels, which tiles of whole repeats do not divide."""
+
+    @property
+    def kind(self) -> str:
+        """The cost class: how data moves if not as a whole, else what rows there are (``element-wise`` for none)."""
+        if self.moves is not Moves.ALL:
+            return self.moves.value
+        return {Rows.NONE: ELEMENTWISE, Rows.PLANES: "planes"}.get(self.rows, ROWS)
 
 
 def times(count: int, *rest: str) -> tuple[str, ...]:
@@ -66,14 +84,19 @@ def times(count: int, *rest: str) -> tuple[str, ...]:
     return ("add",) * count + rest
 
 
+SLOW = {"exp": 2, "ln": 2, "sqrt": 2, "div": 4, "reduce_sum": 3, "reduce_max": 7, "reduce_min": 7}
+"""Cycles a repeat of fp32 where they are not one (910B instruction tables), for comparing lists."""
 SIGMOID = ("muls", "exp", "adds", "div")
 
 
 def planes(
-    types: tuple[str, ...], work: tuple[str, ...], calls: int, *, wide: tuple[str, ...] = (), serial: bool = False
-) -> Signature:
+    types: tuple[str, ...], work: tuple[str, ...], calls: int, *, wide: tuple[str, ...] = (),
+    odd: tuple[str, ...] = (), serial: bool = False,
+) -> Signature:  # fmt: skip
     """Kernels over planes of NC1HWC0 in fp32, whole samples to a core."""
-    return Signature(types, work, calls, Rows.PLANES, Deal.SAMPLES, fp32=True, serial=serial, wide_work=wide)
+    return Signature(
+        types, work, calls, Rows.PLANES, Deal.SAMPLES, fp32=True, serial=serial, wide_work=wide, odd_work=odd
+    )
 
 
 def last(types: tuple[str, ...], work: tuple[str, ...], calls: int = 0, *, fp32: bool = False) -> Signature:

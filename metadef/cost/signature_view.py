@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
 
-from metadef.cost.signatures import SIGNATURES, Deal, Moves, Rows, Signature, find_signature
+from metadef.cost.signature import SIGNATURE, Deal, Moves, Rows, Signature
+from metadef.cost.signatures import SIGNATURES, find_signature
 from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work
 from metadef.error import OperatorError
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, TensorDesc, ceil_div
@@ -16,7 +18,8 @@ from metadef.kernel import TIMING_ONLY, Engine, Kernel
 from metadef.target import Target
 
 BYTES_PER_CORE = 2048
-"""First-generation kernels take a core for every 512 elements of fp32 (published launches: 74 % exact)."""
+"""First-generation kernels take a core for every 512 elements of fp32 (published launches: 74 % exact), those of the
+second generation for twice as many (95 % exact)."""
 _STAYS = 32768
 
 
@@ -27,34 +30,31 @@ def signature_kernel(
     target: Target,
     *,
     block_dim: int | None = None,
+    signature: Signature | None = None,
 ) -> Kernel:
-    """A kernel that is timed and cannot run; ``block_dim`` imposes the cores.
+    """A kernel that is timed and cannot run; ``block_dim`` imposes the cores, ``signature`` another list.
 
     Raises:
         OperatorError: there is no signature of that type.
     """
-    signature = find_signature(op_type)
+    attrs = {} if signature is None else {SIGNATURE: signature}
+    signature = signature or find_signature(op_type)
     if signature is None:
         raise OperatorError(f"no timing signature of '{op_type}'", hint="declare one in metadef.cost.signatures")
     results = tuple(outputs) or tuple(inputs[:1])
-    kernel = Kernel(op_type, Engine.VECTOR, tuple(inputs), results, {}, algorithm=TIMING_ONLY)
-    view = signature_view(kernel, target)
-    largest = max(desc.payload_bytes for desc in (*inputs, *results))
-    by_size = min(target.vector_cores, ceil_div(max(largest, 1), BYTES_PER_CORE), view.units // view.deal)
-    return Kernel(
-        op_type,
-        Engine.VECTOR,
-        tuple(inputs),
-        results,
-        {},
-        algorithm=TIMING_ONLY,
-        block_dim=block_dim or max(by_size, 1),
-    )
+    kernel = Kernel(op_type, Engine.VECTOR, tuple(inputs), results, attrs, algorithm=TIMING_ONLY)
+    if block_dim is None:
+        view = signature_view(kernel, target)
+        largest = max(prod(desc.shape) * max(desc.dtype.bytes, 2) for desc in (*inputs, *results))
+        each = BYTES_PER_CORE if target.coupled else 2 * BYTES_PER_CORE
+        block_dim = min(target.vector_cores, ceil_div(max(largest, 1), each), view.units // view.deal)
+    one = signature.deal is Deal.ONE
+    return replace(kernel, block_dim=1 if one else max(block_dim, 1))
 
 
 def signature_view(kernel: Kernel, target: Target) -> VectorView:
     """Streams, instructions and units of a timing-only kernel."""
-    signature = SIGNATURES[kernel.op_type]
+    signature = kernel.attrs.get(SIGNATURE) or SIGNATURES[kernel.op_type]
     build = {
         Moves.WRITTEN: _written,
         Moves.PARTS: _parts,
@@ -126,6 +126,8 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     wide = big.dtype.bytes >= 4
     width = 4 if wide or signature.fp32 else 2
     names = list(signature.wide_work or signature.work) if wide else list(signature.work)
+    if signature.odd_work and len(big.shape) == 5 and prod(big.shape[2:4]) % 2:
+        names = list(signature.odd_work)
     if signature.fp32 and not wide:
         names += ["cast"] * sum(_stored(desc) == _stored(big) for desc in _descs(kernel))
     listed = []
@@ -136,6 +138,8 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
         listed.append(_listed(names, target, width, bytes_=_stored(big) * width))
     if rows and signature.row_calls:
         listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
+    if signature.scalar:
+        listed.append(Work("copy", width, calls=0.0, scalar_cycles=_stored(big) * signature.scalar))
     loads, stores = _streams(kernel, _stored(big))
     return VectorView(
         units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
@@ -146,18 +150,23 @@ def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView
     """Fills: one pattern in UB, stored as often as needed.
 
     What a profile prints for a kernel that clears accumulators is its consumer's shape. One core never clears more than
-    48 KB and 45 KB go to each of fewer than all (published launches: cores = bytes / 43690).
+    48 KB; where over 2 MB a core are shown 45 KB are cleared by each (published launches: cores = bytes / 43690).
     """
     result = kernel.outputs[0]
     amount = float(result.payload_bytes)
+    computed = [_listed(signature.work, target, 4, bytes_=_stored(result) * 4)] if signature.work else []
     if kernel.op_type == "AtomicAddrClean":
         if kernel.block_dim == 1 and amount > 49152:
             amount = BLOCK_BYTES
-        elif kernel.block_dim < target.vector_cores and amount > 150000 * kernel.block_dim:
+        elif kernel.block_dim < target.vector_cores and amount > 2e6 * kernel.block_dim:
             amount = 45000.0 * kernel.block_dim
     units = max(int(amount) // SLOT_BYTES, 1)
     return VectorView(
-        units, SLOT_BYTES // result.dtype.bytes, (), (Stream(0, amount),), (_listed(("dup",), target, 4),)
+        units,
+        SLOT_BYTES // result.dtype.bytes,
+        (),
+        (Stream(0, amount),),
+        (_listed(("dup",), target, 4), *computed),
     )
 
 
@@ -184,7 +193,8 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     elements = sum(_stored(part) for part in parts)
     length = run * size
     row = whole.shape[-1] * size if whole.shape else size
-    short = length < SLOT_BYTES and length % BLOCK_BYTES != 0
+    spreads = kernel.op_type == "StridedSliceGrad"
+    short = length < SLOT_BYTES and (row if spreads else length) % BLOCK_BYTES != 0
     listed: list[Work] = []
     taken = whole if short else min(parts[0], whole, key=_stored)
     sides = []
@@ -194,14 +204,18 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     if len(kernel.inputs) == 1 and not short:
         sides[0] = [(port, min(size_, sum(stored for _, stored in sides[1]))) for port, size_ in sides[0]]
     pieces = elements / run
-    if short and row <= 2 * BLOCK_BYTES and len(parts) == 1:
+    if short and row <= 2 * BLOCK_BYTES and spreads:
+        listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=8))
+    elif short and row <= 2 * BLOCK_BYTES and len(parts) == 1:
         listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=16))
         listed.append(Work("copy", size, repeats=elements / run, calls=0.0, cycles_per_repeat=1.2))
     elif short and kernel.op_type == "Concat":
-        listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=2))
+        # Each operand is put into the columns of all rows by a pass of its own.
+        passes = 2.7 * len(parts)
+        listed.append(Work("transpose", size, bytes=_stored(whole) * size, cycles_per_repeat=passes))
     elif kernel.op_type == "Tile":
         listed += _repeated(parts[0], whole, run, target)
-    elif short and kernel.op_type == "StridedSliceGrad":
+    elif short and spreads:
         listed.append(Work("copy", size, bytes=_stored(whole) * size, cycles_per_repeat=6))
         listed.append(Work("copy", size, repeats=elements / run, calls=0.0, cycles_per_repeat=36))
     elif short and not target.value("alignment.padded_copy"):
@@ -210,7 +224,13 @@ def _parts(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     pitch = length if not short else 0
     moved = [tuple(Stream(port, amount, 0.0 if short else pieces, pitch) for port, amount in side) for side in sides]
     units = max(ceil_div(taken.payload_bytes, SLOT_BYTES), 1)
-    return VectorView(units, max(_stored(taken) // units, 1), moved[0], moved[1], tuple(listed))
+    deal = 1
+    first = whole.shape[0] if whole.shape else 1
+    if kernel.op_type == "Tile" and 2 * first >= target.vector_cores:
+        # Whole samples, if there are enough of them.
+        deal = ceil_div(units, first)
+        units = deal * first
+    return VectorView(units, max(_stored(taken) // units, 1), moved[0], moved[1], tuple(listed), deal=deal)
 
 
 def _repeated(part: TensorDesc, whole: TensorDesc, run: int, target: Target) -> list[Work]:

@@ -5,10 +5,12 @@ The first generation's, and those that both generations have; :data:`SIGNATURES`
 
 from __future__ import annotations
 
-from metadef.cost.signature import SIGMOID, Deal, Moves, Rows, Signature, last, planes, times
+from dataclasses import replace
+
+from metadef.cost.signature import ELEMENTWISE, SIGMOID, SLOW, Deal, Moves, Rows, Signature, last, planes, times
 from metadef.cost.signatures_910b import SECOND_GENERATION
 
-__all__ = ["SIGNATURES", "TABLE", "Deal", "Moves", "Rows", "Signature", "find_signature"]
+__all__ = ["SIGNATURES", "TABLE", "Deal", "Moves", "Rows", "Signature", "default_signature", "find_signature"]
 
 TABLE: tuple[Signature, ...] = (
     # element-wise
@@ -51,7 +53,7 @@ TABLE: tuple[Signature, ...] = (
     planes(("BNTrainingReduce",), times(4), 4),
     planes(("BNTrainingReduceGrad",), times(5), 3, wide=times(6)),
     planes(("BNTrainingUpdate",), times(2), 3),
-    planes(("FusionOp_BNTrainingUpdate_ReLUV2",), times(5), 3),
+    planes(("FusionOp_BNTrainingUpdate_ReLUV2",), times(4), 3, odd=times(11)),
     planes(("FusionOp_BNTrainingUpdate_Add_ReLUV2",), times(3), 4),
     planes(("BNTrainingUpdateGrad",), times(7), 8, wide=times(8), serial=True),
     last(("LayerNorm",), times(10), 19, fp32=True),
@@ -87,3 +89,26 @@ SIGNATURES: dict[str, Signature] = {
 def find_signature(op_type: str) -> Signature | None:
     """The signature of a timing-only operator, or None."""
     return SIGNATURES.get(op_type)
+
+
+def default_signature(kind: str, without: str = "") -> Signature:
+    """A cost class's list for a type that nobody declared: the median of the class's other types.
+
+    Where the class has no other type the element-wise one stands in.
+    """
+    known = {item for item in (*TABLE, *SECOND_GENERATION) if item.kind == kind and without not in item.types}
+    if not known:
+        return default_signature(ELEMENTWISE)
+    lengths = sorted(sum(SLOW.get(name, 1) for name in item.work) for item in known)
+    calls = sorted(item.row_calls for item in known)
+    most = max(known, key=lambda item: (sum(item.deal is other.deal for other in known), item.types))
+    wide = 2 * sum(item.fp32 for item in known) >= len(known)
+    return replace(
+        most,
+        types=("",),
+        work=times(lengths[len(lengths) // 2]),
+        row_calls=calls[len(calls) // 2],
+        fp32=wide,
+        serial=False,
+        wide_work=(),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadef.cost.signature import SIGMOID, Moves, Signature, last, times
+from metadef.cost.signature import SIGMOID, Deal, Moves, Rows, Signature, last, times
 
 SECOND_GENERATION: tuple[Signature, ...] = (
     # fused and list kernels of the 910B libraries
@@ -29,4 +29,43 @@ SECOND_GENERATION: tuple[Signature, ...] = (
     last(("GroupNorm",), times(10, "reduce_sum", "reduce_sum"), 36, fp32=True),
     last(("MoeReRouting",), ("copy",), 3),
     last(("MoeFinalizeRouting",), times(6), 18, fp32=True),
+    # element-wise work of the framework's composed operators
+    Signature(("Adds", "Muls"), ("adds",)),
+    Signature(("Selu",), times(4, "exp", "compare", "select"), fp32=True),
+    Signature(("Gcd",), times(60, "div", "div"), fp32=True),
+    Signature(("MseLossGrad",), ("sub", "muls")),
+    Signature(("SmoothL1LossV2",), times(7, "compare", "select"), fp32=True),
+    Signature(("KLDiv",), times(3, "ln"), fp32=True),
+    Signature(("ReverseV2",), times(8)),
+    Signature(("ApplyRotaryPosEmb",), times(6), fp32=True),
+    Signature(("AdaptiveAvgPool3d",), times(8), fp32=True),
+    Signature(("AntiQuant",), ("cast", "cast", "adds", "muls")),
+    Signature(("Dequant",), ("cast", "mul", "mul"), fp32=True),
+    Signature(("DequantSwiglu",), ("cast", "mul", "mul", *SIGMOID, "mul", "abs", "max", "muls", "cast"), fp32=True),
+    Signature(("Range",), times(2), moves=Moves.WRITTEN),
+    Signature(
+        ("DSARandomNormal", "DSARandomUniform", "DSARandomTruncatedNormal", "DSAGenBitMask"),
+        times(10),
+        moves=Moves.WRITTEN,
+        deal=Deal.ONE,
+    ),
+    # rows
+    last(("BnStatistics",), times(2), 20, fp32=True),
+    last(("BnUpdate",), times(2), 4, fp32=True),
+    last(("ArgMaxV2",), times(8), 20, fp32=True),
+    Signature(("Cumsum", "Cumprod"), ("copy",), rows=Rows.LAST, deal=Deal.ROWS, scalar=12),
+    last(("NLLLoss",), ("copy",), 2),
+    last(("LpNormUpdateV2",), ("muls", "sqrt"), 4, fp32=True),
+    last(("MoeGatingTopKSoftmax",), times(30), 40, fp32=True),
+    last(("MultiAddRmsNormDynamicQuant",), times(66, "reduce_sum", "reduce_max", "div"), 42, fp32=True),
+    last(("KvRmsNormRopeCache",), times(20, "reduce_sum"), 12, fp32=True),
+    last(("KvRmsNormRopeCacheNz",), times(20, "reduce_sum"), 18, fp32=True),
+    last(("TopKTopPSample",), times(110), 900, fp32=True),
+    last(("TopKV2", "Sort"), times(30), 60, fp32=True),
+    last(("NonZero",), times(10), 10, fp32=True),
+    last(("ScatterPaKvCache",), ("copy",), 3),
+    last(("ScatterBlockUpdate",), ("copy",), 3),
+    Signature(("ScatterElements",), times(40)),
+    Signature(("RepeatInterleave",), times(8)),
+    Signature(("AdvanceStep",), ("copy",), deal=Deal.ONE, scalar=11),
 )

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metadef.cost.cube_view import CubeView
+from metadef.cost.cube_view import FIXPIPE_OPS, CubeView
 from metadef.cost.run import kernel_cost
 from metadef.cost.streams import MemoryState
 from metadef.kernel import CubeTile, Kernel
 from metadef.select.cube_candidates import L0C_BYTES, Table, all_candidates, l0_steps, rank, tile_at, with_k_blocks
 from metadef.select.cube_place import place_cube_buffers
 from metadef.target import Target
-
-FIXPIPE_OPS = frozenset({"Relu", "LeakyRelu", "PRelu"})
-"""Epilogues that the fixpipe applies on the way out; any other needs the vector core, by way of a workspace."""
 
 _RESIDENT_TEXT = {"a": "all of A", "b": "all of B", "a_panel": "a panel of A", "b_panel": "a panel of B"}
 _KEPT, _KEPT_PER_SPLIT = 24, 3

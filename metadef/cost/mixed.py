@@ -1,0 +1,189 @@
+"""Mixed kernels of split-core chips: stages of cube cores and of their vector cores, with the data between in L2.
+
+A cube core and its vector cores work on different rounds at the same time: while one multiplies a tile the others
+finish the tile before. A chain of rounds starts and ends alone, and every change of side waits for a flag through
+memory. The stages themselves are kernels of the usual kind on workspaces that lie in L2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+
+from metadef.cost.cube_view import FIXPIPE_OPS, CubeView, piece_of
+from metadef.cost.estimate import launch_cycles
+from metadef.cost.run import CoreRun, KernelRun, run_kernel
+from metadef.cost.signature import SIGNATURE, Signature
+from metadef.cost.streams import MemoryState
+from metadef.dtype import DType
+from metadef.format import TensorDesc, ceil_div
+from metadef.kernel import TIMING_ONLY, CubeTile, Engine, Kernel
+from metadef.target import Target
+
+MIXED = "mixed"
+"""Attribute of a timing-only kernel that holds its stages (a :class:`Mixed`)."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A kernel that computes one stage of all rounds.
+
+    ``ports`` are the mixed kernel's inputs behind the stage's own (None: a workspace), ``unique`` which share of each
+    is not a repetition of what another part of the stage reads; ``final`` says that it writes the result.
+    """
+
+    kernel: Kernel
+    ports: tuple[int | None, ...]
+    unique: tuple[float, ...] = ()
+    final: bool = False
+
+    @property
+    def on_cube(self) -> bool:
+        return isinstance(self.kernel.tile, CubeTile)
+
+    def surroundings(self, memory: MemoryState) -> MemoryState:
+        """State of memory for the stage: workspaces are in L2, and stay there."""
+        shares = (*self.unique, *[1.0] * (len(self.ports) - len(self.unique)))
+        cold = tuple(0.0 if port is None else memory.cold_of(port) * part for port, part in zip(self.ports, shares))
+        return MemoryState(cold, memory.write_back if self.final else 0.0)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Stages in order; ``rounds`` is how often the fullest core passes them, ``chains`` how many of these passes depend
+    on nothing before them."""
+
+    stages: tuple[Stage, ...]
+    rounds: int
+    chains: int = 1
+
+
+def mixed_of(kernel: Kernel, target: Target) -> Mixed | None:
+    """The stages of a mixed kernel; None for kernels of one side."""
+    found = kernel.attrs.get(MIXED)
+    if isinstance(found, Mixed):
+        return found
+    if target.coupled or not isinstance(kernel.tile, CubeTile):
+        return None
+    if all(item.op_type in FIXPIPE_OPS and item.operand is None for item in kernel.fused):
+        return None
+    return _epilogue(kernel, kernel.tile, target)
+
+
+def _epilogue(kernel: Kernel, tile: CubeTile, target: Target) -> Mixed:
+    """A product whose results the vector cores finish: fp32 tiles through a workspace."""
+    view, result = CubeView.of(kernel, target), kernel.outputs[0]
+    operands = [item.operand for item in kernel.fused if item.operand is not None]
+    workspace = TensorDesc(result.origin_shape, DType.FLOAT, result.origin_format, result.format, result.c0)
+    own = tuple(None if port in operands else desc for port, desc in enumerate(kernel.inputs))
+    product = replace(kernel, fused=(), inputs=own, outputs=(workspace,))
+    names = (*view.epilogue, *["cast"] * (result.dtype.bytes < 4))
+    extra = tuple(desc for port in operands if (desc := kernel.inputs[port]) is not None)
+    finish = vector_stage(
+        "CubeEpilogue", (workspace, *extra), result, Signature((), names), 2 * kernel.block_dim, target
+    )
+    piece = piece_of(view, tile)
+    rounds = piece.batch * ceil_div(piece.m, tile.m0) * ceil_div(piece.n, tile.n0)
+    stages = (Stage(product, tuple(range(len(own)))), Stage(finish, (None, *operands), final=True))
+    return Mixed(stages, rounds)
+
+
+def vector_stage(
+    name: str, inputs: tuple[TensorDesc, ...], result: TensorDesc, signature: Signature, cores: int, target: Target
+) -> Kernel:
+    """A stage of the vector cores: a timing-only kernel with its own instruction list."""
+    attrs = {SIGNATURE: signature}
+    cores = min(cores, target.vector_cores)
+    return Kernel(name, Engine.VECTOR, inputs, (result,), attrs, algorithm=TIMING_ONLY, block_dim=cores)
+
+
+def run_mixed(
+    kernel: Kernel, mixed: Mixed, target: Target, memory: MemoryState, *, protocol: str = "graph", keep: int = 0
+) -> KernelRun:
+    """Simulate the stages and put their sides together; ``keep`` instructions of the first stage are recorded."""
+    runs = [
+        run_kernel(stage.kernel, target, stage.surroundings(memory), protocol=protocol, keep=0 if at else keep)
+        for at, stage in enumerate(mixed.stages)
+    ]
+    sides = [
+        _Side([run for stage, run in zip(mixed.stages, runs) if stage.on_cube is on_cube]) for on_cube in (True, False)
+    ]
+    longer, other = sorted(sides, key=lambda side: -side.cycles)
+    # In the first round nothing is hidden.
+    seen = ceil((longer.serial + other.serial - longer.cycles) / mixed.rounds)
+    turns = sum(left.on_cube != right.on_cube for left, right in pairwise(mixed.stages))
+    way = sum(_way_cycles(stage, target) for stage in mixed.stages) if mixed.chains > 1 else 0
+    flags = mixed.chains * (turns * flag_cycles(target) + way)
+    why = longer.causes()
+    why["FLAG"] += seen + flags
+    return _together(runs, target, longer.cycles + seen + flags, why, longer.busy | other.busy, protocol)
+
+
+class _Side:
+    """The stages of the cube core, or those of its vector cores: rounds overlap, so its fullest pipe sets the pace."""
+
+    def __init__(self, runs: list[KernelRun]) -> None:
+        self.serial = sum(run.waves * run.core.cycles for run in runs)
+        self.busy: Counter[str] = Counter()
+        self.why: Counter[str] = Counter()
+        for run in runs:
+            self.busy.update({name: count * run.waves for name, count in run.core.busy.items()})
+            self.why.update({name: count * run.waves for name, count in run.core.why.items()})
+        self.cycles = max(self.busy.values(), default=0) if len(runs) > 1 else self.serial
+
+    def causes(self) -> Counter[str]:
+        """``cycles`` by resource, in proportion to what the stages wait for one after another."""
+        shares = {name: count * self.cycles // max(self.serial, 1) for name, count in self.why.items()}
+        left = self.cycles - sum(shares.values())
+        return Counter(shares) + Counter({max(shares, key=lambda name: shares[name]): left} if shares else {})
+
+
+def _together(
+    runs: list[KernelRun], target: Target, total: int, why: Counter[str], busy: Counter[str], protocol: str
+) -> KernelRun:
+    """One run of all stages: ``total`` cycles of the fullest core and what they are spent on."""
+    moved: Counter[str] = Counter()
+    core_moved: Counter[str] = Counter()
+    for run in runs:
+        moved.update(run.moved)
+        core_moved.update(run.core.moved)
+    cores = runs[0].cores
+    started = cores + min(2 * cores, target.vector_cores)
+    core = CoreRun(
+        cycles=total,
+        why=dict(why),
+        busy=dict(busy),
+        moved=dict(core_moved),
+        l2_bytes=sum(run.core.l2_bytes for run in runs),
+        hbm_bytes=sum(run.core.hbm_bytes for run in runs),
+        requests=sum(run.core.requests for run in runs),
+        intervals=runs[0].core.intervals,
+        rows=runs[0].core.rows,
+    )
+    evenness = min(run.mean_cycles / max(run.waves * run.core.cycles, 1) for run in runs)
+    return KernelRun(
+        core,
+        min(total, round(total * evenness)),
+        1,
+        cores,
+        int(launch_cycles(target, started, protocol) + round(target.value("launch.mixed_us") * target.clock_mhz)),
+        dict(moved),
+        sum(run.hbm_bytes for run in runs),
+        sum(run.l2_bytes for run in runs),
+        sum(run.requests for run in runs),
+    )
+
+
+def _way_cycles(stage: Stage, target: Target) -> int:
+    """How long a chain's first tile is on its way through workspaces: what the cube reads is loaded ahead."""
+    store = "L0C->GM" if stage.on_cube else "UB->GM"
+    load = 0 if stage.on_cube else target.path("GM->UB").latency_cycles
+    return int(load + target.path(store).latency_cycles)
+
+
+def flag_cycles(target: Target) -> int:
+    """A hand-over from side to side: a flag stored to memory by one core and loaded by another."""
+    flag = target.path("UB->GM").latency_cycles + target.path("GM->UB").latency_cycles
+    return int(flag + target.value("sync.barrier_cycles"))
