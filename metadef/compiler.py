@@ -22,6 +22,8 @@ from metadef.target import Target, load_target
 from metadef.winograd import CONV_CHOICES
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from metadef.gears import GearSpec
 
 PRECISIONS = ("fp16", "origin")
@@ -35,7 +37,8 @@ class CompileOptions:
     """What a compilation may be told.
 
     ``precision``: ``fp16`` is GE's force_fp16, ``origin`` keeps the model's types. ``shapes`` and ``dims`` bind inputs
-    and symbolic dimensions. ``capacity_bytes`` bounds the arena. ``conv`` is the algorithm of convolutions: ``direct``
+    and symbolic dimensions; ``values`` fixes inputs for good and replaces initializers that are inputs too.
+    ``capacity_bytes`` bounds the arena. ``conv`` is the algorithm of convolutions: ``direct``
     (exact, least memory), ``auto`` (what the chip's model says is faster), ``winograd``, ``winograd_f2`` or
     ``winograd_f4`` (wherever it can). ``reorder`` looks for an order of the steps that needs less
     memory. ``gears`` compiles several sets of input shapes into one model (then -1 in
@@ -47,6 +50,7 @@ class CompileOptions:
     disabled_passes: frozenset[str] = frozenset()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
     inplace: bool = True
     reuse: bool = True
     capacity_bytes: int | None = None
@@ -99,7 +103,7 @@ def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions
         return source
     from metadef.frontend.onnx import load_onnx
 
-    return load_onnx(source, shapes=options.shapes or None, dims=options.dims or None)
+    return load_onnx(source, shapes=options.shapes or None, dims=options.dims or None, values=options.values)
 
 
 def legal_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions) -> tuple[Graph, Target]:

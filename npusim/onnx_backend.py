@@ -82,7 +82,7 @@ class PreparedModel(base.BackendRep):
         if not parameters:
             raise refusal
         try:
-            return InferenceSession(_with_constants(self.model, parameters), self._options(rest)), rest
+            return InferenceSession(self.model, replace(self._options(rest), values=parameters)), rest
         except LabError:
             raise refusal from None
 
@@ -149,17 +149,6 @@ def _as_array(value: Any, name: str) -> np.ndarray:
     if value is None or isinstance(value, list | tuple | onnx.SequenceProto | onnx.OptionalProto):
         raise BackendIsNotSupposedToImplementIt(f"input '{name}' is no tensor but a {type(value).__name__}")
     return np.asarray(value)
-
-
-def _with_constants(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """The model with some of its inputs turned into constants."""
-    special = onnx.ModelProto()
-    special.CopyFrom(model)
-    kept = [item for item in special.graph.input if item.name not in values]
-    del special.graph.input[:]
-    special.graph.input.extend(kept)
-    special.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in values.items())
-    return special
 
 
 supports_device = NpusimBackend.supports_device

@@ -18,6 +18,7 @@ from metadef.dtype import DType
 from metadef.error import UsageError
 from metadef.flow import task_path
 from metadef.gears import GearChoice, parse_gears
+from metadef.graph import Graph
 from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
@@ -28,6 +29,7 @@ from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
 from npusim.onchip import check_on_chip
 from npusim.profile import Profile, TaskProfile
+from npusim.variants import Variants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +51,8 @@ class SessionOptions:
     equal on every chip. ``conv`` is the algorithm of convolutions on the chip (``metadef.winograd.CONV_CHOICES``, None:
     direct); ``numerics`` says how this computer may carry tasks out that name the direct one. ``profile`` computes
     cycles when the session is made (else at the first look at ``.profile``). ``checked`` finds reads of unwritten
-    memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions. ``dynamic_batch_size`` ("1,2,4"),
+    memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions; ``values`` fixes inputs for good, and replaces
+    initializers that are inputs too. ``dynamic_batch_size`` ("1,2,4"),
     ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims`` ("1,128;1,256") are ATC's gears; ``padding`` says
     which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``. ``elastic`` compiles shapes that no
     gear holds when they come.
@@ -66,6 +69,7 @@ class SessionOptions:
     checked: bool = False
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dynamic_batch_size: str = ""
     dynamic_image_size: str = ""
     dynamic_dims: str = ""
@@ -88,6 +92,7 @@ class SessionOptions:
             conv=self.conv or CompileOptions.conv,
             shapes=self.shapes,
             dims=self.dims,
+            values=self.values,
             gears=parse_gears(self.dynamic_batch_size, self.dynamic_image_size, self.dynamic_dims),
         )
 
@@ -141,6 +146,10 @@ class InferenceSession:
             self._gears.elastic = Elastic(
                 partial(_compile_shapes, source, self.target, self.options), self.loaded.device.memory
             )
+        self._variant: InferenceSession | None = None
+        self._variants: Variants[InferenceSession] | None = None
+        if self._compilation is not None and not isinstance(source, Graph):
+            self._variants = Variants(source, partial(_with_values, source, self.options))
         self.gear_choice: GearChoice | None = None
         self._profiles: dict[tuple[str, tuple[int, ...] | None], SessionProfile] = {}
         if self.options.profile:
@@ -153,14 +162,17 @@ class InferenceSession:
     ) -> list[np.ndarray]:
         """Results by name (all when None or empty), as new arrays. Threads may call it; runs follow one another.
 
-        Feeds may be anything that NumPy makes an array of. ``run_options`` is taken so that onnxruntime callers fit;
-        nothing reads it.
+        Feeds may be anything that NumPy makes an array of. A feed for an initializer that is an input too replaces it
+        in this run: the model is compiled for that value, once; ``program``, ``profile`` and ``loaded`` follow.
+        ``run_options`` is taken so that onnxruntime callers fit; nothing reads it.
 
         Raises:
             UsageError: names, shapes or element types do not fit. DeviceFault: a task stopped the device.
             HostMemoryError: this computer has not enough free memory for the first run.
         """
-        feeds = named_arrays(self.program.inputs, feeds)
+        feeds = self._choose_variant(named_arrays(self.model.program.inputs, feeds))
+        if self._variant is not None:
+            return self._variant.run(output_names, feeds)
         output_names = output_names or None
         names = [binding.name for binding in self.program.outputs]
         check_output_names(output_names or (), names)
@@ -184,7 +196,9 @@ class InferenceSession:
 
     def run_layers(self, feeds: Mapping[str, np.ndarray]) -> Iterator[TaskRun]:
         """Execute one task after another and yield each with copies of its operands before and results after it."""
-        feeds = named_arrays(self.program.inputs, feeds)
+        feeds = self._choose_variant(named_arrays(self.model.program.inputs, feeds))
+        if self._variant is not None:
+            return self._variant.run_layers(feeds)
         if self._gears.geared:
             feeds = self._gears.pad(feeds, self.use_gear(feeds))
         return self.loaded.run_layers(feeds)
@@ -196,6 +210,25 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         return [_node_arg(binding) for binding in self.model.program.outputs]
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that a run may be fed other values for; none for a compiled model."""
+        found = self._variants.replaceable.items() if self._variants is not None else ()
+        return [NodeArg(name, list(shape), _type_name(DType.from_numpy(dtype))) for name, (dtype, shape) in found]
+
+    def _choose_variant(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Take the session whose initializers have the values fed for them, and give the feeds of true inputs."""
+        inputs = {binding.name for binding in self.model.program.inputs}
+        values = {name: array for name, array in feeds.items() if name not in inputs}
+        if values and self._variants is not None:
+            values = self._variants.known(values)
+        before, self._variant = self._variant, None
+        if values and self._variants is not None:
+            self._variant = self._variants.take(values)
+        if self._variant is not before:
+            self.program = self.loaded.program
+            self._profiles.clear()
+        return {name: array for name, array in feeds.items() if self._variant is None or name not in values}
+
     def close(self) -> None:
         """Stop the worker threads; the session cannot run afterwards."""
         self._gears.close()
@@ -205,6 +238,8 @@ class InferenceSession:
     @property
     def loaded(self) -> LoadedProgram:
         """The program on its device: memory, host plans, executor."""
+        if self._variant is not None:
+            return self._variant.loaded
         return self._gears.loaded(self._gear)
 
     @property
@@ -276,6 +311,7 @@ class InferenceSession:
             "conv",
             "shapes",
             "dims",
+            "values",
             "dynamic_batch_size",
             "dynamic_image_size",
             "dynamic_dims",
@@ -377,5 +413,12 @@ def _load(
 
 def _node_arg(binding: Binding) -> NodeArg:
     desc = binding.operand.desc
-    label = _ONNX_TYPE_NAMES.get(desc.dtype, desc.dtype.label)
-    return NodeArg(binding.name, list(desc.origin_shape), f"tensor({label})")
+    return NodeArg(binding.name, list(desc.origin_shape), _type_name(desc.dtype))
+
+
+def _type_name(dtype: DType) -> str:
+    return f"tensor({_ONNX_TYPE_NAMES.get(dtype, dtype.label)})"
+
+
+def _with_values(source: Any, options: SessionOptions, values: Mapping[str, np.ndarray]) -> InferenceSession:
+    return InferenceSession(source, replace(options, values={**options.values, **values}))

@@ -34,6 +34,7 @@ def load_onnx(
         dims: symbolic dimension -> size. An open axis 0 that nobody names becomes 1 (see ``Graph.notes``).
         values: inputs to fix for good, such as the target shape of a Reshape; they are no inputs of the graph any more.
             An initializer that is an input too, and so a default, is replaced.
+            An initializer that is an input too, and so a default, is replaced.
 
     Shapes are concrete afterwards, constant subgraphs and shape arithmetic are gone, unread nodes too; nodes are in
     execution order; opsets 7 to the newest that the onnx package knows (older ones are converted to 7 first).

@@ -9,7 +9,6 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import onnx
@@ -89,13 +88,13 @@ def check_fixed(values: Mapping[str, np.ndarray], graph: onnx.GraphProto) -> Non
     """Raises UsageError for fixed values that name no input (E10016), or do not fit the initializer they replace."""
     inputs = {item.name: item for item in graph.input}
     constants = {item.name: item for item in graph.initializer}
-    problems = []
+    problems: list[Problem] = []
     for name, value in values.items():
         if name in inputs:
             problems += _misfits(name, value, inputs[name], constants[name]) if name in constants else []
         elif name in constants:
-            text, hint = f"initializer '{name}' cannot be replaced", "list it among the graph's inputs to make it a default"
-            problems.append(Problem(text, "E10016", expected="an initializer that is an input of the graph", hint=hint))
+            hint = "list it among the graph's inputs, and it is a default"
+            problems.append(Problem(f"initializer '{name}' cannot be replaced", "E10016", hint=hint))
         else:
             problems.append(Problem(f"the model has no input '{name}'", "E10016", hint=suggest(name, inputs)))
     if problems:

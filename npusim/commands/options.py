@@ -138,10 +138,13 @@ def open_model(
 
 
 def feeds_of(session: InferenceSession, inputs: tuple[str, ...], seed: int) -> dict[str, np.ndarray]:
-    """Feeds from NAME=FILE.npy texts; generated ones where there are none."""
+    """Feeds from NAME=FILE.npy texts; generated ones where no input is given (but, say, initializers are)."""
     from npusim.feeds import generate_feeds
 
-    return read_feeds(inputs) or generate_feeds(session.get_inputs(), seed)
+    given = read_feeds(inputs)
+    if given and not given.keys() <= {item.name for item in session.get_overridable_initializers()}:
+        return given
+    return {**generate_feeds(session.get_inputs(), seed), **given}
 
 
 def read_feeds(inputs: tuple[str, ...]) -> dict[str, np.ndarray]:

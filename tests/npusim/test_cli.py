@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from npusim import cli
 from npusim.data import digits_model, digits_samples
@@ -261,3 +263,15 @@ def test_program_run_from_the_shell_leaves_with_its_code(tmp_path: Path):
         text=True,
     )
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("npusim: [model]")
+
+
+def test_an_initializer_is_replaced_by_a_file(call: Call, tmp_path: Path):
+    value = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("x", "w")]
+    graph = helper.make_graph([helper.make_node("Max", ["x", "w"], ["y"])], "g", inputs, [inputs[0]], [value])
+    graph.output[0].name = "y"
+    model = tmp_path / "default.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), model)
+    np.save(tmp_path / "w.npy", np.full(3, 99, np.float32))
+    answer = call("run", model, "--input", f"w={tmp_path / 'w.npy'}")
+    assert answer.code == 0 and "99, 99, 99" in answer.out
