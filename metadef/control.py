@@ -14,4 +14,6 @@ THEN, ELSE = "then_branch", "else_branch"
 COND, BODY = "cond", "body"
 SWITCH = "LabelSwitchByIndex"
 GOTO = "LabelGotoEx"
-STEPS = frozenset({SWITCH, GOTO})
+IMPOSSIBLE = "Impossible"
+"""An operator of :data:`OWN_DOMAIN` in the place of a branch that cannot run under the compiled shapes: it faults."""
+OWN_DOMAIN = "metadef"

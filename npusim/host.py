@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metadef.control import IMPOSSIBLE, OWN_DOMAIN
+from metadef.error import DeviceFault
 from metadef.program import Task
 from npusim.device import Device
 from npusim.framework import run_framework_node
@@ -20,8 +22,13 @@ def run_host_task(task: Task, device: Device, overflow: str = "inf") -> None:
     """Execute one task in device memory with NumPy.
 
     Raises:
-        OperatorError: nobody knows the operator. DeviceFault: its reference refused the values it was given.
+        OperatorError: nobody knows the operator. DeviceFault: its reference refused the values it was given, or a run
+        took a branch that cannot run under the compiled shapes.
     """
+    if (task.kernel.domain, task.kernel.op_type) == (OWN_DOMAIN, IMPOSSIBLE):
+        hint = "compile the model for input shapes that this branch is meant for"
+        text = f"this branch cannot run with the compiled shapes: {task.kernel.attrs['reason']}"
+        raise DeviceFault(text, node=task.name, hint=hint)
     inputs = [None if operand is None else device.read_tensor(operand) for operand in task.inputs]
     if task.kernel.domain == "ascend":
         results: Sequence[np.ndarray | None] = run_twin(task.kernel, inputs, node=task.name, overflow=overflow)

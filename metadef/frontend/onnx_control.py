@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, TypeProto, helper
 
-from metadef.error import InferError
+from metadef.control import ELSE, IMPOSSIBLE, OWN_DOMAIN, THEN
+from metadef.error import InferError, LabError
 from metadef.frontend.onnx_read import attributes, captured_names, label_of, live_nodes, shape_of
 
 if TYPE_CHECKING:
@@ -102,20 +103,49 @@ def _tensor(elem_type: int, shape: Iterable[int]) -> TypeProto:
 
 
 def _walk_if(walk: ShapeWalk, node: onnx.NodeProto) -> tuple[dict[str, Body], list[TypeProto]]:
+    """Both sides. One that cannot run under these shapes faults when a run takes it; the other one says what comes out.
+
+    Models for several input sizes decide by a value which side fits.
+    """
     graphs = attributes(node)
-    bodies = {key: _walked(walk, node, graphs[key], ()) for key in ("then_branch", "else_branch")}
-    sides = [_types_of(body) for body in bodies.values()]
-    for name, one, other in zip(node.output, *sides):
-        if not _same(one, other):
+    bodies: dict[str, Body] = {}
+    failed: dict[str, LabError] = {}
+    for key in (THEN, ELSE):
+        try:
+            bodies[key] = _walked(walk, node, graphs[key], ())
+        except LabError as error:
+            failed[key] = error
+    if not bodies:
+        raise failed[ELSE]
+    for key, error in failed.items():
+        (other,) = bodies.values()
+        bodies[key] = _impossible(walk, node, graphs[key], _types_of(other), error)
+        text = f"the {key} of '{label_of(node)}' cannot run with these shapes: {error.problems[0].message}"
+        walk.notes.append(text)
+    sides = [_types_of(bodies[key]) for key in (THEN, ELSE)]
+    for name, one, other_side in zip(node.output, *sides):
+        if not _same(one, other_side):
             raise InferError(
                 f"the sides of the If give '{name}' different shapes or types",
                 code="E14001",
                 node=label_of(node),
                 expected="one shape on every path: shapes are fixed when the model is compiled",
-                got=f"then {_shown(one)}, else {_shown(other)}",
+                got=f"then {_shown(one)}, else {_shown(other_side)}",
                 hint="make the condition a constant (fix the input it depends on), or pad both sides to one shape",
             )
-    return bodies, sides[0]
+    return {key: bodies[key] for key in (THEN, ELSE)}, sides[0]
+
+
+def _impossible(
+    walk: ShapeWalk, node: onnx.NodeProto, graph: onnx.GraphProto, types: Sequence[TypeProto], error: LabError
+) -> Body:
+    """A side that faults: one node that stands for all of it."""
+    outputs = [item.name for item in graph.output]
+    text = error.problems[0].message
+    fault = helper.make_node(IMPOSSIBLE, [], outputs, name=IMPOSSIBLE, domain=OWN_DOMAIN, reason=text)
+    inner = walk.child(name for name in captured_names(node) if name in walk.types)
+    inner.types.update(zip(outputs, types))
+    return Body(inner, [], outputs, [fault], [])
 
 
 # -- Loop --------------------------------------------------------------------------------------------------------------

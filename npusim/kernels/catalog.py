@@ -47,4 +47,4 @@ def common_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
         for c0 in (8, 16):
             names += [f"transdata:{dtype}:{other}:{c0}:{way}" for way in ("to", "from")]
     names += [f"transdata:{raw}:{raw}:{c0}:{way}" for raw in ("i16", "i32") for c0 in (8, 16) for way in ("to", "from")]
-    return [*names, *(f"copy:{size}" for size in (1, 2, 4, 8)), "gather:i64", "gather:i32"]
+    return [*names, *(f"copy:{size}" for size in (1, 2, 4, 8)), "gather:i64", "gather:i32", "scatter:i32"]

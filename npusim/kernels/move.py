@@ -1,8 +1,8 @@
 """Movement without arithmetic: strided copies (transpose, slice, concat, pad, broadcast, fill) and gathers.
 
 `copy` moves a box of up to eight dimensions between two byte-strided layouts, `fill` writes one element pattern,
-`gather` picks slices by an index tensor along one axis and reports an index out of range through the status word.
-Kernel names: `copy:<element bytes>`, `gather:<i32|i64>`.
+`gather` picks slices by an index tensor along one axis, `scatter` puts slices in place by one; both report an index out
+of range through the status word. Kernel names: `copy:<element bytes>`, `gather:<i32|i64>`, `scatter:<i32|i64>`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,20 @@ def gather(
     return call(f"gather:{index_dtype}", -(-total // chunk), 0, fields)
 
 
+def scatter(
+    target: int, axis_size: int, inner_bytes: int, indices: int, index_dtype: str, count: int, rows: int
+) -> Call:
+    """Call for target[indices[i]] = rows[i], slices of `inner_bytes`, in the order of i; negative indices wrap.
+
+    An index out of range stops the device. One part: of equal indices the last one must win.
+    """
+    return call(f"scatter:{index_dtype}", 1, 0, [target, axis_size, inner_bytes, indices, count, rows])
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `copy:<bytes>` or `gather:<index dtype>`."""
-    if family == "gather":
-        _emit_gather(k, parameters)
+    """Emit `copy:<bytes>`, `gather:<index dtype>` or `scatter:<index dtype>`."""
+    if family in ("gather", "scatter"):
+        (_emit_gather if family == "gather" else _emit_scatter)(k, parameters)
         return
     size = int(parameters)
     emit_block_move(k)
@@ -157,12 +167,30 @@ def _emit_gather(k: Kernel, dtype: str) -> None:
         width = 8 if dtype == "i64" else 4
         with k.loop(hi, start=lo) as item:
             slice_, place = item / count, item % count
-            at = indices + (slice_ / per_group * count + place) * width
-            raw = k.load(at, I64) if width == 8 else k.convert(k.load(at, I32), "sext", I64)
-            index = k.select(raw < 0, raw + size, raw)
-            good = (index >= 0) & (index < size)
+            raw, index, good = _index(k, indices + (slice_ / per_group * count + place) * width, width, size)
             with k.either(good) as (fine, wrong):
                 with fine:
                     k.call("move", data + (slice_ * size + index) * inner, out + item * inner, inner)
+                with wrong:
+                    report(k, ctx, INDEX_OUT_OF_RANGE, raw)
+
+
+def _index(k: Kernel, address: Val, width: int, size: Val) -> tuple[Val, Val, Val]:
+    """An index as it stands, counted from the front, and whether it lies on the axis."""
+    raw = k.load(address, I64) if width == 8 else k.convert(k.load(address, I32), "sext", I64)
+    index = k.select(raw < 0, raw + size, raw)
+    return raw, index, (index >= 0) & (index < size)
+
+
+def _emit_scatter(k: Kernel, dtype: str) -> None:
+    emit_block_move(k)
+    with k.main() as (desc, _part, ctx):
+        target, size, inner, indices, count, rows = (k.field(desc, i) for i in range(1, 7))
+        width = 8 if dtype == "i64" else 4
+        with k.loop(count) as item:
+            raw, index, good = _index(k, indices + item * width, width, size)
+            with k.either(good) as (fine, wrong):
+                with fine:
+                    k.call("move", rows + item * inner, target + index * inner, inner)
                 with wrong:
                     report(k, ctx, INDEX_OUT_OF_RANGE, raw)

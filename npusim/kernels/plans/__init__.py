@@ -46,6 +46,7 @@ PLANNERS: dict[str, PlanFunction] = {
     "PadD": move.plan_pad,
     "ResizeNearestNeighborV2D": move.plan_resize,
     "RmsNorm": rows.plan_rms_norm,
+    "ScatterUpdate": slicing.plan_scatter,
     "SoftmaxV2": rows.plan_softmax,
     "SplitD": slicing.plan_split,
     "SplitVD": slicing.plan_split,

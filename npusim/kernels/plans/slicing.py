@@ -9,7 +9,7 @@ from metadef.format import Format, TensorDesc
 from metadef.ops.geometry import normal_axis
 from metadef.ops.slicing import slice_ranges, split_sizes
 from npusim.kernels.desc import Call
-from npusim.kernels.move import gather
+from npusim.kernels.move import gather, scatter
 from npusim.kernels.plans.move import byte_strides, copied, onto
 from npusim.kernels.plans.site import NoFastKernel, Site
 
@@ -76,6 +76,20 @@ def plan_gather(site: Site) -> list[Call]:
             site.address(site.output()),
         )
     ]
+
+
+def plan_scatter(site: Site) -> list[Call]:
+    """ScatterUpdate: rows put in place; what is left of the operand is copied first where the result lies elsewhere."""
+    var, indices = site.plain_operand(), site.input(1)
+    shape, size = var.desc.shape, var.desc.dtype.bytes
+    at, out = site.address(var), site.address(site.output())
+    whole = copied(site, at, byte_strides(var.desc), out, byte_strides(var.desc), shape, size) if at != out else []
+    count = indices.desc.elements
+    inner = prod(shape[1:]) * size
+    if not count or not inner:
+        return whole
+    rows = site.address(site.input(2))
+    return [*whole, scatter(out, shape[0], inner, site.address(indices), site.element(indices), count, rows)]
 
 
 def _check_pieces(site: Site, whole: TensorDesc, pieces: Sequence[TensorDesc], axis: int) -> None:

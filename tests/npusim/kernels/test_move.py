@@ -3,7 +3,7 @@ import pytest
 
 from npusim.executor import INDEX_OUT_OF_RANGE
 from npusim.kernels.desc import task_table
-from npusim.kernels.move import copy, fill, gather
+from npusim.kernels.move import copy, fill, gather, scatter
 from tests.npusim.kernels.inputs import address, executor, run_both, values
 
 
@@ -69,6 +69,27 @@ def test_gather_reports_an_index_out_of_range(rng: np.random.Generator) -> None:
     status = executor(1).run(task_table([task, later]))
     assert (status.code, status.row, status.info) == (INDEX_OUT_OF_RANGE, 0, 20)
     assert not (out == 9).any(), "nothing runs after a failed task"
+
+
+@pytest.mark.parametrize("index_dtype", ["i32", "i64"])
+@pytest.mark.parametrize("inner", [1, 7, 40])
+def test_scatter(index_dtype: str, inner: int, rng: np.random.Generator) -> None:
+    whole, rows = values(rng, (20, inner), "f16"), values(rng, (33, inner), "f16", special=True)
+    places = rng.integers(-20, 20, 33).astype(np.int32 if index_dtype == "i32" else np.int64)
+    got = run_both(
+        lambda t: scatter(address(t), 20, 2 * inner, address(places), index_dtype, 33, address(rows)), whole.copy()
+    )
+    want = whole.copy()
+    for place, row in zip(places, rows, strict=True):
+        want[place] = row
+    assert got.tobytes() == want.tobytes()
+
+
+def test_scatter_reports_an_index_out_of_range(rng: np.random.Generator) -> None:
+    whole, rows = values(rng, (4, 3), "f32"), values(rng, (2, 3), "f32")
+    places = np.array([1, -5], np.int32)
+    status = executor(1).run(task_table([scatter(address(whole), 4, 12, address(places), "i32", 2, address(rows))]))
+    assert (status.code, status.info) == (INDEX_OUT_OF_RANGE, -5)
 
 
 def test_refusal() -> None:
