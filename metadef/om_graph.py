@@ -20,21 +20,24 @@ from metadef.kernel import Engine
 from metadef.program import Program, Region, Task
 
 SINK = "Node_Output"
-_NAMES, _LAYER, _FUSED, _DOMAIN, _OPSET, _REASON, _CONTROL = (
+_NAMES, _LAYER, _FUSED, _DOMAIN, _OPSET, _REASON, _CONTROL, _SUBGRAPHS = (
     "_datadump_original_op_names", "_npusim_layer", "_npusim_fused", "_npusim_domain", "_npusim_opset",
-    "_npusim_engine_reason", "_npusim_control_inputs",
+    "_npusim_engine_reason", "_npusim_control_inputs", "_npusim_subgraphs",
 )  # fmt: skip
 _ENGINE, _BLOCK_DIM = "_ge_attr_op_kernel_lib_name", "tvm_blockdim"
-_OWN = frozenset({_NAMES, _LAYER, _FUSED, _DOMAIN, _OPSET, _REASON, _CONTROL, _ENGINE, _BLOCK_DIM})
+_OWN = frozenset({_NAMES, _LAYER, _FUSED, _DOMAIN, _OPSET, _REASON, _CONTROL, _SUBGRAPHS, _ENGINE, _BLOCK_DIM})
 
 
 def graph_to_model_def(graph: Graph, program: Program | None, attrs: Mapping[str, Any]) -> bytes:
     """Serialised ``ge.proto.ModelDef``: Data, Const, operators and NetOutput, each with full descriptors.
 
+    Nested graphs follow the root; nodes name theirs.
+
     A constant that no task of ``program`` reads is stored in place. ``attrs`` become attributes of the model.
     """
     model = message_class("ModelDef")(name=graph.name, version=1)
-    _Writer(model.graph.add(name=graph.name), program).write(graph)
+    for each in graph.graphs():
+        _Writer(model.graph.add(name=each.name), program).write(each)
     ports = zip(model.graph[0].op[-1].input, graph.output_names)
     for name, value in {**attrs, "attr_model_out_nodes_name": [f"{port}:{public}" for port, public in ports]}.items():
         set_attr(model.attr[name], value)
@@ -49,10 +52,10 @@ def model_def_to_graph(data: bytes, weights: np.ndarray) -> Graph:
     """
     try:
         model = parse_message("ModelDef", data)
-        reader = _Reader(model.graph[0].name, weights)
-        for op in model.graph[0].op:
-            reader.add(op)
-        return reader.finish(get_attr(model.attr["attr_model_out_nodes_name"]) or ())
+        graphs = {graph.name: graph for graph in model.graph}
+        return _Reader(model.graph[0].name, weights, graphs).read(
+            get_attr(model.attr["attr_model_out_nodes_name"]) or ()
+        )
     except (IndexError, KeyError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         hint = "compile the model again; `npusim plan` reads vendor models"
@@ -131,7 +134,7 @@ class _Writer:
                 set_attr(op.attr[name], value)
         own: dict[str, Any] = {
             _NAMES: list(node.origins), _LAYER: node.layer, _OPSET: node.opset, _REASON: node.engine_reason,
-            _ENGINE: node.engine.value if node.engine else "",
+            _ENGINE: node.engine.value if node.engine else "", _SUBGRAPHS: list(node.subgraphs),
         }  # fmt: skip
         own = {name: value for name, value in own.items() if value}
         if node.domain != "ascend":
@@ -140,6 +143,7 @@ class _Writer:
             set_attr(op.attr[name], value)
         if node.fused:
             set_fused(op.attr[_FUSED], node.fused)
+        op.subgraph_name.extend(inner.name for inner in node.subgraphs.values())
         task = self.tasks.get(node.name)
         if task is not None:
             op.attr[_BLOCK_DIM].i = task.kernel.block_dim
@@ -160,12 +164,18 @@ class _Writer:
 class _Reader:
     """Builds a graph from operators in order."""
 
-    def __init__(self, name: str, weights: np.ndarray) -> None:
-        self.graph = Graph(name)
+    def __init__(self, name: str, weights: np.ndarray, graphs: Mapping[str, Any], parent: Graph | None = None) -> None:
+        self.graph = Graph(name, parent=parent)
         self.weights = weights
+        self.graphs = graphs
         self.tensors: dict[str, Tensor] = {}
         self.inputs: dict[int, Tensor] = {}
         self.outputs: list[Tensor] = []
+
+    def read(self, output_names: Sequence[str]) -> Graph:
+        for op in self.graphs[self.graph.name].op:
+            self.add(op)
+        return self.finish(output_names)
 
     def add(self, op: Any) -> None:
         if op.type == "Data":
@@ -202,6 +212,10 @@ class _Reader:
             opset=own.get(_OPSET, 0),
             output_names=[desc.name for desc in op.output_desc],
             origins=own.get(_NAMES, ()),
+            subgraphs={
+                key: _Reader(name, self.weights, self.graphs, self.graph).read(())
+                for key, name in zip(own.get(_SUBGRAPHS, ()), op.subgraph_name)
+            },
         )
         node.layer, node.engine_reason = own.get(_LAYER, ""), own.get(_REASON, "")
         node.engine = Engine(own[_ENGINE]) if own.get(_ENGINE) else None
