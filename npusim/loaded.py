@@ -164,7 +164,8 @@ class LoadedProgram:
             row = status.row + 1
 
     def _run_task(self, task: Task) -> None:
-        self._run_rows(*self.plan.first_row[task.id : task.id + 2])
+        first, last = self.plan.first_row[task.id : task.id + 2]
+        self._run_rows(first, last)
 
     def _run_checked(self, task: Task) -> int:
         """Run one task between checks; its id."""

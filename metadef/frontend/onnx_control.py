@@ -117,10 +117,10 @@ def _walk_if(walk: ShapeWalk, node: onnx.NodeProto) -> tuple[dict[str, Body], li
             failed[key] = error
     if not bodies:
         raise failed[ELSE]
-    for key, error in failed.items():
+    for key, fault in failed.items():
         (other,) = bodies.values()
-        bodies[key] = _impossible(walk, node, graphs[key], _types_of(other), error)
-        text = f"the {key} of '{label_of(node)}' cannot run with these shapes: {error.problems[0].message}"
+        bodies[key] = _impossible(walk, node, graphs[key], _types_of(other), fault)
+        text = f"the {key} of '{label_of(node)}' cannot run with these shapes: {fault.problems[0].message}"
         walk.notes.append(text)
     sides = [_types_of(bodies[key]) for key in (THEN, ELSE)]
     for name, one, other_side in zip(node.output, *sides):

@@ -29,7 +29,9 @@ net (float[2,3] x, int64 n, bool flip) => (float[2,3] y, float[2,3] z) {
             isodd = Cast <to = 9> (odd)
             u = If (isodd) <
                 then_branch = odd () => (p) {
-                    p = If (flip) <then_branch = f () => (q) { q = Sub(a, k) }, else_branch = g () => (r) { r = Abs(a) }>
+                    p = If (flip) <
+                        then_branch = f () => (q) { q = Sub(a, k) },
+                        else_branch = g () => (r) { r = Abs(a) }>
                 },
                 else_branch = even () => (w) { t = Mul(a, half)  w = Add(t, x) }>
             v = Add(s, a)
