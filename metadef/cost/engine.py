@@ -707,7 +707,7 @@ def emit_vector(
         if fresh and work.shape[0] + stores > 0:
             _set(rows[count - 1], 0, slot, pending)
         for index in range(work.shape[0]):
-            count = _work(work, call_cycles, pending, rows, count, index, size, slot, slots, stores)
+            count = _work(work, call_cycles, pending, rows, count, index, size, slot, slots, stores, fresh)
         for index in range(stores):
             row = _row(rows, count, MTE3, int(moves[loads + index, T_PATH]))
             if index == 0:
@@ -729,9 +729,9 @@ def emit_vector(
 @_inner
 def _work(
     work: np.ndarray, call_cycles: int, pending: np.ndarray, rows: np.ndarray, count: int, index: int, size: int,
-    slot: int, slots: int, stores: int,
+    slot: int, slots: int, stores: int, fresh: int,
 ) -> int:  # fmt: skip
-    """One entry of a vector kernel's instruction list, for a tile of ``size`` units."""
+    """One entry of a vector kernel's instruction list, for a tile of ``size`` units that ``fresh`` loads fed."""
     what = work[index]
     row = _row(rows, count, int(what[W_PIPE]), NO_PATH)
     if what[W_BY_UNIT]:
@@ -746,7 +746,8 @@ def _work(
         _wait(row, 0, slot, pending)
         _wait(row, 1, 3 * slots + slot, pending)
     if index == work.shape[0] - 1:
-        _set(row, 0, slots + slot, pending)
+        if fresh:
+            _set(row, 0, slots + slot, pending)
         if stores:
             _set(row, 1, 2 * slots + slot, pending)
     return count + 1
