@@ -15,10 +15,13 @@ import numpy as np
 
 from metadef.compiler import CompileOptions, legal_graph
 from metadef.debug import bisect_passes
+from metadef.dtype import DType
 from metadef.graph import Graph, Tensor
 from metadef.ops.evaluate import evaluate
+from metadef.ops.numeric import widen
 from metadef.passes import PIPELINE, Pass, PassOptions
 from npusim.compare import difference
+from npusim.device import public_type
 from npusim.feeds import generate_feeds
 
 
@@ -64,12 +67,13 @@ def bisect_model(
     pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)
     start, target = legal_graph(source, options)
     fed = feeds if feeds is not None else generate_feeds(map(_Input, start.inputs), seed)
+    types = {name: tensor.desc.dtype for name, tensor in zip(start.output_names, start.outputs, strict=True)}
     wanted = evaluate(start, fed, compute=np.float64)
     errors: list[float] = []
 
     def error(graph: Graph) -> float:
         got = evaluate(graph, fed, overflow=target.overflow)
-        errors.append(max(_distance(got[name], value) for name, value in wanted.items()))
+        errors.append(max(_distance(got[name], value, types[name]) for name, value in wanted.items()))
         return errors[-1]
 
     culprit = bisect_passes(
@@ -87,14 +91,14 @@ class _Input:
     """An input of a graph as the feed generator wants it."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.name, self.shape, self.dtype = tensor.name, tensor.desc.origin_shape, tensor.desc.dtype.numpy
+        self.name, self.shape, self.dtype = tensor.name, tensor.desc.origin_shape, public_type(tensor.desc.dtype)
 
 
-def _distance(got: np.ndarray, wanted: np.ndarray) -> float:
-    """Relative L2; discrete results are right or infinitely wrong."""
-    if wanted.dtype.kind in "iub":
+def _distance(got: np.ndarray, wanted: np.ndarray, dtype: DType) -> float:
+    """Relative L2 of stored elements; discrete results are right or infinitely wrong."""
+    if not dtype.is_float:
         return 0.0 if np.array_equal(got, wanted) else float("inf")
-    return difference(got, wanted).rel_l2
+    return difference(widen(got, dtype), widen(wanted, dtype)).rel_l2
 
 
 def print_bisection(found: Bisection, console: Any) -> None:

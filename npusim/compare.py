@@ -121,13 +121,17 @@ def compare_model(
 def compare_layers(
     session: InferenceSession, feeds: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
 ) -> tuple[TaskError, ...]:
-    """Errors of all device tasks, worst first; ``reference`` holds values of the source model by name."""
-    errors = [
-        task_error(item, reference)
-        for item in session.run_layers(feeds)
-        if item.task.on_device and item.task.kernel.domain == "ascend"
-    ]
-    return tuple(sorted(errors, key=lambda item: -item.rel_l2))
+    """Errors of all device tasks, worst first; ``reference`` holds values of the source model by name.
+
+    Of a task that ran several times in a loop the worst run counts.
+    """
+    errors: dict[int, TaskError] = {}
+    for item in session.run_layers(feeds):
+        if item.task.on_device and item.task.kernel.domain == "ascend":
+            found = task_error(item, reference)
+            if found.task not in errors or found.rel_l2 > errors[found.task].rel_l2:
+                errors[found.task] = found
+    return tuple(sorted(errors.values(), key=lambda item: -item.rel_l2))
 
 
 def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
@@ -223,7 +227,7 @@ def _top1(array: np.ndarray) -> np.ndarray:
 
 
 def _run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All float values of the model's main graph, and its outputs, by name."""
+    """All values of the model's main graph, and its outputs, by name; bfloat16 is computed in float32."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -232,6 +236,8 @@ def _run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, 
             hint="pip install 'npusim[compare]'",
         ) from error
     import onnx
+
+    from npusim.onnx_bfloat import uses_bfloat, without_bfloat
 
     model = source
     if isinstance(source, str | Path):
@@ -248,7 +254,14 @@ def _run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, 
                 known.add(name)
                 names.append(name)
                 extended.graph.output.append(onnx.ValueInfoProto(name=name))
+    if uses_bfloat(extended):
+        extended = without_bfloat(extended)
+        feeds = {name: _widened(np.asarray(value)) for name, value in feeds.items()}
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 3
     runner = onnxruntime.InferenceSession(extended.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
     return dict(zip(names, runner.run(names, dict(feeds)), strict=True))
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -112,13 +112,16 @@ class Device:
     def copy_out(self, names: Iterable[str] | None = None) -> list[np.ndarray]:
         """Copies of outputs in framework shape, by public name (all, in the model's order, when None).
 
+        bfloat16 comes as the type of that name in ml_dtypes, as ONNX's own tools give it.
+
         Raises:
             UsageError: no output has that name.
         """
         by_name = {binding.name: binding for binding in self.program.outputs}
         wanted = list(by_name) if names is None else list(names)
         check_output_names(wanted, by_name)
-        return [self.read_origin(by_name[name].operand).copy() for name in wanted]
+        operands = [by_name[name].operand for name in wanted]
+        return [public_array(self.read_origin(operand), operand.desc.dtype).copy() for operand in operands]
 
     # -- checked mode ---------------------------------------------------------------------------------------------
 
@@ -192,6 +195,20 @@ def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
     return None
 
 
+def public_type(dtype: DType) -> np.dtype:
+    """The NumPy type that users see; bfloat16 is that of ml_dtypes, which the onnx package brings."""
+    if dtype is DType.BF16:
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return dtype.numpy
+
+
+def public_array(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """An array of storage elements as users see it: the same bits."""
+    return array.view(public_type(dtype)) if dtype is DType.BF16 else array
+
+
 def checked_feeds(bindings: Iterable[Binding], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Feeds as arrays in the bindings' element types; strided and foreign-endian arrays are taken as they are.
 
@@ -227,7 +244,7 @@ def named_arrays(bindings: Iterable[Binding], feeds: Mapping[str, Any]) -> dict[
     if not isinstance(feeds, Mapping):
         hint = "pass a dictionary, such as {session.get_inputs()[0].name: array}"
         raise UsageError("feeds want a name each", expected="a mapping of arrays", got=type(feeds).__name__, hint=hint)
-    types = {binding.name: binding.operand.desc.dtype.numpy for binding in bindings}
+    types = {binding.name: public_type(binding.operand.desc.dtype) for binding in bindings}
     arrays: dict[str, np.ndarray] = {}
     problems = []
     for name, value in feeds.items():

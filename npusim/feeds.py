@@ -31,7 +31,7 @@ def read_array(name: str, path: str | Path) -> np.ndarray:
 
 
 def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
-    """An array for every input (objects with ``name``, ``shape`` and ``dtype``).
+    """An array for every input (objects with ``name``, ``shape`` and ``dtype``; bfloat16 is that of ml_dtypes).
 
     Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related
     as in photographs; other floats are normal; integers are small and not negative.

@@ -13,6 +13,7 @@ from metadef.error import DeviceFault, OperatorError
 from metadef.format import TensorDesc
 from metadef.kernel import Kernel
 from metadef.ops.numeric import narrow
+from npusim.device import public_array
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, ValueInfoProto
@@ -147,8 +148,4 @@ def _attribute(kernel: Kernel, name: str, value: Any, opset: int) -> AttributePr
 
 
 def _as_numpy(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
-    if desc.dtype is DType.BF16:
-        import ml_dtypes
-
-        return array.view(ml_dtypes.bfloat16)
-    return array.copy()
+    return public_array(array, desc.dtype) if desc.dtype is DType.BF16 else array.copy()

@@ -23,7 +23,7 @@ from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
 from metadef.target import Target, load_target
-from npusim.device import check_output_names, named_arrays
+from npusim.device import check_output_names, named_arrays, public_type
 from npusim.elastic import Elastic, ElasticProgram, Shapes
 from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
@@ -107,9 +107,9 @@ class NodeArg:
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy type to feed (uint16 for bfloat16)."""
+        """The NumPy type of the array. bfloat16 is that of ml_dtypes; its bits in uint16 are taken as feeds too."""
         label = self.type.removeprefix("tensor(").removesuffix(")")
-        return DType.parse({"float": "float32", "double": "float64"}.get(label, label)).numpy
+        return public_type(DType.parse({"float": "float32", "double": "float64"}.get(label, label)))
 
 
 class InferenceSession:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from make_models import mlp
 from metadef.compiler import CompileOptions
 from metadef.graph import Graph
 from metadef.passes import PIPELINE, Pass, PassContext
 from npusim.bisect import bisect_model
 from npusim.data import digits_model, digits_samples
+from to_bfloat import to_bfloat
 
 OPTIONS = CompileOptions(dims={"batch": 1})
 UNSURE = int(digits_samples().outputs.max(1).argmin())
@@ -46,3 +48,8 @@ def test_a_sound_pipeline_has_no_culprit():
 def test_half_precision_is_the_culprit_where_the_limit_is_tight():
     found = bisect_model(digits_model(), FEEDS, OPTIONS, limit=1e-5)
     assert found.culprit == "RefineRunningPrecision" and found.before < 1e-5 < found.after
+
+
+def test_models_in_bfloat16_are_judged_by_values_not_by_bits():
+    found = bisect_model(to_bfloat(mlp(batch=3)), None, CompileOptions(precision="origin"), limit=0.02)
+    assert found.culprit == "" and 1e-4 < found.before <= found.after <= 0.02
