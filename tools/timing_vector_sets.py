@@ -32,6 +32,8 @@ def vector_kernel(
 ) -> Kernel | None:
     """A vector operator with the compiler's own tile; ``block_dim`` overrides the number of cores."""
     name = _ALIASES.get(op_type, op_type)
+    if op_type == "BiasAddGrad" and inputs[0].is_plain:
+        name = "ReduceSumD"
     opdef = find_op(name)
     if opdef is None or opdef.cost in (CostClass.CONV, CostClass.MATMUL, CostClass.VIEW, CostClass.GATHER):
         return None
@@ -45,6 +47,8 @@ def vector_kernel(
         attrs["axes"] = (-1,)
     elif name == "ReduceSumD" and outputs[0].elements == 1:
         return None
+    elif op_type == "BiasAddGrad":
+        attrs["axes"] = tuple(axis for axis in range(rank) if axis != min(rank - 1, 1))
     elif name == "ReduceSumD":
         kept = outputs[0].origin_shape
         spare = [size for size in kept if size != 1]

@@ -134,7 +134,7 @@ def heavy_share(kernel: Kernel, target: Target) -> float:
     """The share of pieces that have the full size; the others are taken to be as small as the smallest."""
     if not isinstance(kernel.tile, CubeTile):
         view = VectorView.of(kernel, target)
-        units = view.units // view.deal
+        units = ceil(view.units / view.deal)
         remainder = units % kernel.block_dim
         return remainder / kernel.block_dim if units >= kernel.block_dim else units / kernel.block_dim
     cube, tile = CubeView.of(kernel, target), kernel.tile

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from metadef.dtype import DType
-from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, Format, TensorDesc
+from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, SLOT_BYTES, Format, TensorDesc
 from metadef.kernel import TIMING_ONLY, Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
@@ -28,6 +28,8 @@ WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
 LONG_ROW = 1024
 """Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
 _REDUCTION_CALLS = 5
+EVEN_UNITS = 4
+"""Units a core from which on one more or less hardly matters."""
 _FRACTAL_COPY_CYCLES = 6
 """Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5)."""
 _TAP_BLOCK_CYCLES = 24
@@ -126,8 +128,8 @@ class VectorView:
 
     def share(self, pieces: int, *, smallest: bool = False) -> int:
         """Units of the fullest or the emptiest core."""
-        whole = self.units // self.deal
-        return (whole // pieces if smallest else ceil(whole / pieces)) * self.deal
+        whole = ceil(self.units / self.deal)
+        return min((whole // pieces if smallest else ceil(whole / pieces)) * self.deal, self.units)
 
     def as_tile(self, target: Target) -> VectorTile:
         """A tile for kernels that carry none: units dealt so that two copies of all operands fill UB."""
@@ -305,8 +307,14 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     names, width = _instructions(kernel, work)
     chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
     repeats = rows * (length if inner > 1 else 1) * chunks
+    if inner > 1:
+        # Rows are added up element by element, each into the sums of the one before.
+        names = ["accumulate" if name.startswith("reduce_") else name for name in names]
     listed = [_row_call(name, width, repeats, rows, chunks) for name in names]
     listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
+    if inner > 1:
+        strip = column_strip(inner, rows, x.dtype.bytes, target)
+        repeats = rows * length * ceil(inner / strip) * ceil(strip * width / REPEAT_BYTES)
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
     if row_bytes % BLOCK_BYTES and rows > 1:
@@ -316,12 +324,27 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
         listed += [] if summed else [_odd_rows(target, rows, length * inner)]
     return VectorView(
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
+    if inner > 1 and inner * x.dtype.bytes % BLOCK_BYTES and target.coupled:
+        listed.append(_odd_rows(target, rows * length, inner, "alignment.odd_sum_cycles"))
         flops=elements * len(work.per_repeat),
     )  # fmt: skip
 
 
 def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> Work:
     """One instruction of a row kernel. A reduction ends in a chain of calls (partial sums, their sum, the value spread
+def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
+    """Columns of one unit of ``outer`` sums over rows of ``columns`` elements (``size`` bytes each): a line, or where
+    there are too few lines to share them evenly, what gives most cores the same number of blocks (published launches:
+    24 of 30 cores for 768 columns of 16 bits)."""
+    block, line = (span // max(size, 2) for span in (BLOCK_BYTES, SLOT_BYTES))
+    cores = target.vector_cores
+    if outer * ceil(columns / line) >= EVEN_UNITS * cores or outer >= cores:
+        return min(columns, line)
+    blocks, most = ceil(columns / block), cores // max(outer, 1)
+    pieces = max(part for part in range(1, most + 1) if blocks % part == 0)
+    return min(columns, block * (blocks // pieces if 2 * pieces >= min(most, blocks) else ceil(blocks / most)))
+
+
     again); rows of more than one repeat are reduced one by one, others several to a call."""
     reduces = name.startswith(("reduce_", "block_"))
     calls = rows * (_REDUCTION_CALLS if reduces and chunks > 1 else 1)
@@ -330,11 +353,13 @@ def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> 
     )
 
 
-def _odd_rows(target: Target, rows: float, row_elements: int) -> Work:
+def _odd_rows(
+    target: Target, rows: float, row_elements: int, scalar: str = "alignment.scalar_cycles_per_element"
+) -> Work:
     """What rows off 32 bytes add: a re-aligning call a row, or scalar code where the DMA cannot pad a row."""
     if target.value("alignment.padded_copy"):
         return Work("copy", 2, calls=0.0, odd_cycles=rows * target.value("alignment.odd_row_cycles"))
-    per_element = target.value("alignment.scalar_cycles_per_element")
+    per_element = target.value(scalar)
     return Work("copy", 2, calls=0.0, odd_cycles=rows * row_elements * per_element)
 
 
@@ -391,6 +416,8 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
         return (1 if channel_first else max(blocked.c0, 1)), channel_first
     if kernel.op_type == "TransposeD":
         perm = tuple(kernel.attrs["perm"])
+    if kernel.op_type == "ShuffleChannel":
+        return prod(x.origin_shape[2:]), False
         run, axis = 1, len(perm) - 1
         while axis >= 0 and perm[axis] == axis:
             run *= x.shape[axis]
@@ -422,6 +449,7 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
         # Four channels fill no row of a 16 x 16 block: they are put side by side by a second round.
         rounds = 2 if Format.NC1HWC0_C04 in (desc.format for desc in (*kernel.inputs, y) if desc is not None) else 1
         listed.append(Work("transpose", size, bytes=rounds * elements * size))
+    deal = 1
         if Format.FRACTAL_Z in (y.format, next(desc for desc in kernel.inputs if desc is not None).format):
             # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
             blocks = elements / FRACTAL_ROWS
@@ -438,12 +466,8 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             blocks = elements / FRACTAL_ROWS
             listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
     elif fractals:
-        # Rows and columns of fractals are whole on either side; the 32-byte pieces are put in order within UB.
-        listed.append(Work("copy", size, bytes=elements * size, cycles_per_repeat=_FRACTAL_COPY_CYCLES))
-        plain = next((desc for desc in (*kernel.inputs, y) if desc is not None and desc.is_plain), y)
-        width = plain.shape[-1] if plain.shape else 1
-        if width * size % BLOCK_BYTES and width <= LONG_ROW and plain is y:
-            listed.append(_odd_rows(target, elements / width, width))
+        listed += _fractal_work(kernel, elements, target)
+        deal = ceil(units / _strips(kernel)) if target.coupled else 1
     elif run_bytes % BLOCK_BYTES:
         rows = elements / run
         if run_bytes < BLOCK_BYTES:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from metadef.cost.vector_view import broadcast_run, compute_width
+from metadef.cost.vector_view import broadcast_run, column_strip, compute_width
 from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
+from metadef.ops.channels import lane_maps
 from metadef.ops.geometry import PoolGeometry, normal_axis
 from metadef.ops.reduce import reduced_axes
 from metadef.target import Target
@@ -127,15 +128,16 @@ def _elementwise(kernel: Kernel, target: Target) -> VectorShape:
 
 
 def _move(kernel: Kernel, target: Target) -> VectorShape:
-    """Flattened, except layout changes around NC1HWC0: they move rows of an image."""
+    """Flattened, except layout changes around NC1HWC0: they move rows of an image (of all blocks, for lanes)."""
     blocked = next((desc for desc in _present(kernel) if desc.format in IMAGE_FORMATS), None)
     if blocked is None or get_op(kernel.op_type).cost is not CostClass.MOVE or not prod(blocked.shape):
         return _flat(kernel, target)
     n, c1, h, w, c0 = blocked.shape
-    units = n * c1 * h
+    units = n * h if lane_maps(kernel) is not None else n * c1 * h
     moved = [Stream(f"x{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.inputs) if desc]
     results = [Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs)]
-    return VectorShape(units, w * c0, tuple(moved), tuple(results))
+    elements = sum(prod(desc.shape) for desc in kernel.outputs) // units if units < n * c1 * h else w * c0
+    return VectorShape(units, elements, tuple(moved), tuple(results))
 
 
 def _gather(kernel: Kernel, target: Target) -> VectorShape:
@@ -162,7 +164,7 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
     inner = prod(shape[max(axes) + 1 :]) if axes else 1
     depth = prod(shape[axis] for axis in axes)
     outer = prod(shape) // (depth * inner) if depth * inner else 0
-    strip = min(inner, SLOT_BYTES // max(x.dtype.bytes, 2)) if inner > 1 else 1
+    strip = column_strip(inner, outer, x.dtype.bytes, target) if inner > 1 else 1
     units = max(outer * ceil_div(inner, strip), 1) if prod(shape) else 1
     elements = max(depth * strip, 1)
     streams, resident = [Stream("x0", elements * x.dtype.bytes)], []
