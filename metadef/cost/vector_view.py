@@ -27,11 +27,12 @@ WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
 """Parts of a convolution that are no operators of their own."""
 LONG_ROW = 1024
 """Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
-_REDUCTION_CALLS = 5
 EVEN_UNITS = 4
 """Units a core from which on one more or less hardly matters."""
+_REDUCTION_CALLS = 5
 _FRACTAL_COPY_CYCLES = 6
-"""Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5)."""
+"""Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5). Bytes have no
+copy of strided blocks: each piece of 32 takes as long (910B, weights of 8 bits to NZ)."""
 _TAP_BLOCK_CYCLES = 24
 """Cycles of moving one block of sixteen between a filter's plain layout and FRACTAL_Z."""
 _TWO_SOURCES = frozenset(
@@ -305,16 +306,16 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     units, unit_elements = _units(kernel, elements)
     rows, length, inner = _row_shape(kernel)
     names, width = _instructions(kernel, work)
-    chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
-    repeats = rows * (length if inner > 1 else 1) * chunks
     if inner > 1:
         # Rows are added up element by element, each into the sums of the one before.
         names = ["accumulate" if name.startswith("reduce_") else name for name in names]
-    listed = [_row_call(name, width, repeats, rows, chunks) for name in names]
-    listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
+    chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
+    repeats = rows * (length if inner > 1 else 1) * chunks
     if inner > 1:
         strip = column_strip(inner, rows, x.dtype.bytes, target)
         repeats = rows * length * ceil(inner / strip) * ceil(strip * width / REPEAT_BYTES)
+    listed = [_row_call(name, width, repeats, rows, chunks) for name in names]
+    listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
     if row_bytes % BLOCK_BYTES and rows > 1:
@@ -322,16 +323,14 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
         stores = [Stream(item.port, item.total_bytes, rows, row_bytes) for item in stores]
         summed = get_op(kernel.op_type).cost is CostClass.REDUCE
         listed += [] if summed else [_odd_rows(target, rows, length * inner)]
-    return VectorView(
-        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
     if inner > 1 and inner * x.dtype.bytes % BLOCK_BYTES and target.coupled:
         listed.append(_odd_rows(target, rows * length, inner, "alignment.odd_sum_cycles"))
+    return VectorView(
+        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), rows, row_bytes,
         flops=elements * len(work.per_repeat),
     )  # fmt: skip
 
 
-def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> Work:
-    """One instruction of a row kernel. A reduction ends in a chain of calls (partial sums, their sum, the value spread
 def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     """Columns of one unit of ``outer`` sums over rows of ``columns`` elements (``size`` bytes each): a line, or where
     there are too few lines to share them evenly, what gives most cores the same number of blocks (published launches:
@@ -345,6 +344,8 @@ def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     return min(columns, block * (blocks // pieces if 2 * pieces >= min(most, blocks) else ceil(blocks / most)))
 
 
+def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> Work:
+    """One instruction of a row kernel. A reduction ends in a chain of calls (partial sums, their sum, the value spread
     again); rows of more than one repeat are reduced one by one, others several to a call."""
     reduces = name.startswith(("reduce_", "block_"))
     calls = rows * (_REDUCTION_CALLS if reduces and chunks > 1 else 1)
@@ -414,10 +415,10 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
         blocked = y if not y.is_plain else x
         channel_first = len(blocked.origin_shape) == 4
         return (1 if channel_first else max(blocked.c0, 1)), channel_first
-    if kernel.op_type == "TransposeD":
-        perm = tuple(kernel.attrs["perm"])
     if kernel.op_type == "ShuffleChannel":
         return prod(x.origin_shape[2:]), False
+    if kernel.op_type == "TransposeD":
+        perm = tuple(kernel.attrs["perm"])
         run, axis = 1, len(perm) - 1
         while axis >= 0 and perm[axis] == axis:
             run *= x.shape[axis]
@@ -445,26 +446,9 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             pieces = 0.0 if exchanged or fractals else max(desc.payload_bytes / run_bytes, 1.0)
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
-    if exchanged:
-        # Four channels fill no row of a 16 x 16 block: they are put side by side by a second round.
-        rounds = 2 if Format.NC1HWC0_C04 in (desc.format for desc in (*kernel.inputs, y) if desc is not None) else 1
-        listed.append(Work("transpose", size, bytes=rounds * elements * size))
     deal = 1
-        if Format.FRACTAL_Z in (y.format, next(desc for desc in kernel.inputs if desc is not None).format):
-            # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
-            blocks = elements / FRACTAL_ROWS
-            listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=_TAP_BLOCK_CYCLES))
-        plane = prod(y.origin_shape[2:])
-        odd = plane * size % BLOCK_BYTES and plane <= LONG_ROW and not target.value("alignment.padded_copy")
-        if kernel.op_type == "TransData" and odd:
-            per_block = target.value("alignment.scalar_cycles_per_element")
-            blocks = elements / FRACTAL_ROWS
-            listed.append(Work("copy", size, calls=0.0, odd_cycles=blocks * per_block))
-        elif size > 2:
-            # A 32-bit block is transposed in halves that have to be put side by side, 16 elements at a time.
-            per_block = target.value("vector.block_move_cycles")
-            blocks = elements / FRACTAL_ROWS
-            listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    if exchanged:
+        listed += _exchanged_work(kernel, elements, target)
     elif fractals:
         listed += _fractal_work(kernel, elements, target)
         deal = ceil(units / _strips(kernel)) if target.coupled else 1
@@ -474,7 +458,61 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
             per_block = target.value("vector.block_move_cycles")
             listed.append(Work("copy", size, repeats=rows, calls=0.0, cycles_per_repeat=per_block))
         listed.append(_odd_rows(target, rows, run))
-    return VectorView(units, unit_elements, tuple(loads), stores, tuple(listed), rows=0, row_bytes=run_bytes)
+    return VectorView(units, unit_elements, tuple(loads), stores, tuple(listed), rows=0, row_bytes=run_bytes, deal=deal)
+
+
+def _exchanged_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
+    """Moves that exchange the innermost axis: 16 x 16 blocks pass the transposing instruction."""
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    size, plane = y.dtype.bytes, prod(y.origin_shape[2:])
+    blocks = elements / FRACTAL_ROWS
+    if kernel.op_type == "TransData" and plane == 1 and target.coupled:
+        # One pixel: channels lie as they did.
+        return [Work("copy", size, bytes=elements * size)]
+    # Four channels fill no row of a 16 x 16 block: they are put side by side by a second round.
+    rounds = 2 if Format.NC1HWC0_C04 in (x.format, y.format) else 1
+    listed = [Work("transpose", size, bytes=rounds * elements * size)]
+    if Format.FRACTAL_Z in (y.format, x.format):
+        # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=_TAP_BLOCK_CYCLES))
+    odd = plane * size % BLOCK_BYTES and plane <= LONG_ROW and not target.value("alignment.padded_copy")
+    if kernel.op_type == "TransData" and odd:
+        cycles = blocks * target.value("alignment.scalar_cycles_per_element")
+        listed.append(Work("copy", size, calls=0.0, odd_cycles=cycles))
+    elif size > 2:
+        # A 32-bit block is transposed in halves that have to be put side by side, 16 elements at a time.
+        few = y.is_plain or min(x.origin_shape[1], y.origin_shape[1]) < FRACTAL_ROWS
+        per_block = target.value(f"vector.{'half_' if few else ''}block_move_cycles")
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    return listed
+
+
+def _plain_shape(kernel: Kernel) -> tuple[int, ...]:
+    """Shape of the plain side of a layout change to or from fractals."""
+    descs = [desc for desc in (*kernel.inputs, *kernel.outputs) if desc is not None]
+    return next((desc for desc in descs if desc.is_plain), descs[-1]).shape or (1,)
+
+
+def _strips(kernel: Kernel) -> int:
+    """Strips of sixteen rows of the plain side, which go whole to a core."""
+    shape = _plain_shape(kernel)
+    rows = shape[-2] if len(shape) > 1 else 1
+    return max(prod(shape[:-2]) * ceil(rows / FRACTAL_ROWS), 1)
+
+
+def _fractal_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
+    """Rows and columns of fractals are whole on either side; the 32-byte pieces are put in order within UB."""
+    y = kernel.outputs[0]
+    size, width = y.dtype.bytes, _plain_shape(kernel)[-1]
+    pieces = REPEAT_BYTES / BLOCK_BYTES if size == 1 else 1.0
+    listed = [Work("copy", size, bytes=elements * size, cycles_per_repeat=pieces * _FRACTAL_COPY_CYCLES)]
+    setup = target.value("vector.fractal_setup_cycles") * min(kernel.block_dim, _strips(kernel))
+    if setup:
+        listed.insert(0, Work("copy", size, calls=0.0, scalar_cycles=float(setup)))
+    if width * size % BLOCK_BYTES and width <= LONG_ROW and y.is_plain:
+        listed.append(_odd_rows(target, elements / width, width, "alignment.odd_fractal_cycles"))
+    return listed
 
 
 def _gather_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
