@@ -15,14 +15,11 @@ import numpy as np
 
 from metadef.compiler import CompileOptions, legal_graph
 from metadef.debug import bisect_passes
-from metadef.dtype import DType
-from metadef.graph import Graph, Tensor
+from metadef.graph import Graph
 from metadef.ops.evaluate import evaluate
-from metadef.ops.numeric import widen
 from metadef.passes import PIPELINE, Pass, PassOptions
-from npusim.compare import difference
-from npusim.device import public_type
-from npusim.feeds import generate_feeds
+from npusim.difference import stored_distance
+from npusim.feeds import FeedSpec, generate_feeds
 
 
 @dataclass(frozen=True)
@@ -66,14 +63,15 @@ def bisect_model(
     chosen = [item for item in passes if item.name not in options.disabled_passes]
     pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)
     start, target = legal_graph(source, options)
-    fed = feeds if feeds is not None else generate_feeds(map(_Input, start.inputs), seed)
-    types = {name: tensor.desc.dtype for name, tensor in zip(start.output_names, start.outputs, strict=True)}
+    specs = [FeedSpec.of(tensor.name, tensor.desc) for tensor in start.inputs]
+    fed = feeds if feeds is not None else generate_feeds(specs, seed)
+    descs = {name: tensor.desc for name, tensor in zip(start.output_names, start.outputs, strict=True)}
     wanted = evaluate(start, fed, compute=np.float64)
     errors: list[float] = []
 
     def error(graph: Graph) -> float:
         got = evaluate(graph, fed, overflow=target.overflow)
-        errors.append(max(_distance(got[name], value, types[name]) for name, value in wanted.items()))
+        errors.append(max(stored_distance(got[name], value, descs[name]) for name, value in wanted.items()))
         return errors[-1]
 
     culprit = bisect_passes(
@@ -85,20 +83,6 @@ def bisect_model(
     reason = next(item.reason for item in chosen if item.name == culprit)
     # The search ends with the two prefixes around the culprit, and each side's last probe is one of them.
     return Bisection(limit, culprit, reason, len(chosen), len(errors), good[-1], bad[-1])
-
-
-class _Input:
-    """An input of a graph as the feed generator wants it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.name, self.shape, self.dtype = tensor.name, tensor.desc.origin_shape, public_type(tensor.desc.dtype)
-
-
-def _distance(got: np.ndarray, wanted: np.ndarray, dtype: DType) -> float:
-    """Relative L2 of stored elements; discrete results are right or infinitely wrong."""
-    if not dtype.is_float:
-        return 0.0 if np.array_equal(got, wanted) else float("inf")
-    return difference(widen(got, dtype), widen(wanted, dtype)).rel_l2
 
 
 def print_bisection(found: Bisection, console: Any) -> None:

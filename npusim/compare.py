@@ -15,23 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from metadef.error import UsageError
-from metadef.format import unpack
-from metadef.ops.numeric import widen
+from npusim.difference import Difference, difference
 from npusim.feeds import generate_feeds
 from npusim.loaded import TaskRun
+from npusim.reference import run_onnxruntime
 from npusim.session import InferenceSession, SessionOptions
-from npusim.twin import ALGORITHM_SLACK, run_wide
-
-
-@dataclass(frozen=True)
-class Difference:
-    """``rel_l2`` is |a - b| / |b|, ``cosine`` of the flattened arrays, ``top1_equal`` along the last axis."""
-
-    rel_l2: float
-    max_abs: float
-    cosine: float
-    top1_equal: bool
+from npusim.twin import ALGORITHM_SLACK, exact_results, wide_values
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ def compare_model(
     session = InferenceSession(source, options)
     feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
-    reference = None if compiled_only else _run_onnxruntime(source, feeds)
+    reference = None if compiled_only else run_onnxruntime(source, feeds)
     outputs: tuple[OutputError, ...] = ()
     if reference is not None:
         names = [item.name for item in session.get_outputs()]
@@ -137,15 +126,8 @@ def compare_layers(
 def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
     """One executed task against its operator in float64."""
     task, kernel = item.task, item.task.kernel
-    operands = [
-        None if array is None or desc is None else unpack(array, desc)
-        for array, desc in zip(item.inputs, kernel.inputs, strict=True)
-    ]
-    wanted = run_wide(kernel, operands, node=task.name, wide=np.float64)
-    got = [
-        widen(unpack(array, desc), desc.dtype, np.float64)
-        for array, desc in zip(item.outputs, kernel.outputs, strict=True)
-    ]
+    wanted = exact_results(kernel, item.inputs, node=task.name)
+    got = [wide_values(array, desc) for array, desc in zip(item.outputs, kernel.outputs, strict=True)]
     parts = [difference(ours, exact) for ours, exact in zip(got, wanted, strict=True)]
     value = next((operand.name for operand in task.outputs if operand.name in reference), "")
     drift = None
@@ -164,30 +146,6 @@ def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
         drift,
         kernel.algorithm,
     )
-
-
-def difference(ours: np.ndarray, wanted: np.ndarray) -> Difference:
-    """Distance of two arrays of one shape. Equal infinities and matching NaNs count as equal; others as infinitely far.
-
-    Raises:
-        UsageError: the shapes differ.
-    """
-    if ours.shape != wanted.shape:
-        raise UsageError(
-            "arrays of different shape cannot be compared", expected=str(wanted.shape), got=str(ours.shape)
-        )
-    a, b = ours.astype(np.float64), wanted.astype(np.float64)
-    top1 = bool(np.array_equal(_top1(a), _top1(b)))
-    odd = ~(np.isfinite(a) & np.isfinite(b))
-    if odd.any():
-        if not np.array_equal(a[odd], b[odd], equal_nan=True):
-            return Difference(np.inf, np.inf, 0.0, top1)
-        a, b = np.where(odd, 0.0, a), np.where(odd, 0.0, b)
-    gap, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
-    own = float(np.linalg.norm(a))
-    rel = gap / size if size else (np.inf if gap else 0.0)
-    cosine = float(np.sum(a * b)) / (own * size) if own and size else float(own == size)
-    return Difference(rel, float(np.max(np.abs(a - b), initial=0.0)), cosine, top1)
 
 
 def print_comparison(report: CompareReport, console: Any, *, top: int = 10) -> None:
@@ -218,50 +176,3 @@ def print_comparison(report: CompareReport, console: Any, *, top: int = 10) -> N
 def _title(error: TaskError) -> str:
     algorithm = "" if error.algorithm == "direct" else f" {error.algorithm}"
     return f"{error.op_type}{algorithm} {error.name}"
-
-
-def _top1(array: np.ndarray) -> np.ndarray:
-    if array.ndim == 0 or array.size == 0:
-        return np.zeros(0)
-    return np.argmax(array, axis=-1)
-
-
-def _run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All values of the model's main graph, and its outputs, by name; bfloat16 is computed in float32."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UsageError(
-            "comparing needs onnxruntime, which is not installed",
-            hint="pip install 'npusim[compare]'",
-        ) from error
-    import onnx
-
-    from npusim.onnx_bfloat import uses_bfloat, without_bfloat
-
-    model = source
-    if isinstance(source, str | Path):
-        model = onnx.load(str(source))
-    elif isinstance(source, bytes):
-        model = onnx.load_from_string(source)
-    names = [item.name for item in model.graph.output]
-    extended = onnx.ModelProto()
-    extended.CopyFrom(model)
-    known = set(names)
-    for node in model.graph.node:
-        for name in node.output:
-            if name and name not in known:
-                known.add(name)
-                names.append(name)
-                extended.graph.output.append(onnx.ValueInfoProto(name=name))
-    if uses_bfloat(extended):
-        extended = without_bfloat(extended)
-        feeds = {name: _widened(np.asarray(value)) for name, value in feeds.items()}
-    quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 3
-    runner = onnxruntime.InferenceSession(extended.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
-    return dict(zip(names, runner.run(names, dict(feeds)), strict=True))
-
-
-def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

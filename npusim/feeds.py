@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metadef.error import UsageError
+from metadef.format import TensorDesc
+from npusim.device import public_type
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """What the generator needs to know of an input; bfloat16 is the type of ml_dtypes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, name: str, desc: TensorDesc) -> FeedSpec:
+        return cls(name, desc.origin_shape, public_type(desc.dtype))
 
 
 def read_array(name: str, path: str | Path) -> np.ndarray:
@@ -31,7 +47,7 @@ def read_array(name: str, path: str | Path) -> np.ndarray:
 
 
 def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
-    """An array for every input (objects with ``name``, ``shape`` and ``dtype``; bfloat16 is that of ml_dtypes).
+    """An array for every input (:class:`FeedSpec` or any object with its fields).
 
     Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related
     as in photographs; other floats are normal; integers are small and not negative.

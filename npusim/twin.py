@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from metadef.error import ContractError
-from metadef.format import pack, unpack
+from metadef.format import TensorDesc, pack, unpack
 from metadef.kernel import Kernel
 from metadef.op import get_op
 from metadef.ops.evaluate import compute_fused
@@ -55,6 +55,20 @@ def run_twin(
             raise ContractError(text, node=node, expected=str(desc.origin_shape), got=str(result.shape))
         storage.append(pack(narrow(result, desc.dtype, overflow), desc))
     return storage
+
+
+def exact_results(kernel: Kernel, inputs: Sequence[np.ndarray | None], *, node: str = "") -> list[np.ndarray]:
+    """Results of a task in framework layout, in float64 and without rounding, from storage arrays."""
+    origins = [
+        None if array is None or desc is None else unpack(array, desc)
+        for array, desc in zip(inputs, kernel.inputs, strict=True)
+    ]
+    return run_wide(kernel, origins, node=node, wide=np.float64)
+
+
+def wide_values(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
+    """A storage array in framework layout, floats as float64."""
+    return widen(unpack(array, desc), desc.dtype, np.float64)
 
 
 def run_wide(

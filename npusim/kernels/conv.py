@@ -18,9 +18,8 @@ from npusim.kernels.conv_fill import FIELDS
 from npusim.kernels.conv_pack import PackedConv, pack_conv
 from npusim.kernels.conv_pieces import dense_scratch, piece_tables, tap_run
 from npusim.kernels.conv_scratch import Conv2D, Scratch, choose_split
-from npusim.kernels.desc import Call, call, int64_table
+from npusim.kernels.desc import SIZE, Call, call, int64_table
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.ir import SIZE
 
 __all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pack_conv"]
 

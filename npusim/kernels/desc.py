@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from npusim.kernels.ir import SIZE
 from npusim.kernels.store import kernel_address, prepare
+
+__all__ = ["NUMPY", "SIZE", "Call", "call", "element_name", "float_bits", "int64_table", "split_count", "task_table"]
 
 NUMPY = {
     "f16": np.dtype(np.float16),

@@ -14,8 +14,7 @@ from npusim.kernels import panels
 from npusim.kernels.conv import lane_strides
 from npusim.kernels.conv_scratch import PIXEL, Conv2D, Scratch
 from npusim.kernels.cpu import host, l2_bytes
-from npusim.kernels.desc import element_name
-from npusim.kernels.ir import SIZE
+from npusim.kernels.desc import SIZE, element_name
 from npusim.kernels.weights import pack_panels, pad_to, padded_bias
 from npusim.kernels.winograd_code import OWN_FIELDS
 

@@ -16,9 +16,8 @@ import numpy as np
 from metadef.format import Format
 from metadef.ops.numeric import narrow
 from metadef.program import Operand
-from npusim.kernels.desc import Call
+from npusim.kernels.desc import SIZE, Call
 from npusim.kernels.elementwise import View, elementwise
-from npusim.kernels.ir import SIZE
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.twin import run_wide
 

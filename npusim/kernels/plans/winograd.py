@@ -13,7 +13,6 @@ import numpy as np
 from metadef.format import WINOGRAD_FORMATS, Format, winograd_planes
 from metadef.winograd import scale_of
 from npusim.kernels.desc import Call
-from npusim.kernels.ir import FLOATS
 from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
 from npusim.kernels.plans.conv import epilogue_of, plan_conv, shape_of
 from npusim.kernels.plans.site import Site
@@ -44,7 +43,8 @@ def _replaceable(site: Site) -> bool:
     out = site.output().address
     apart = all(item is None or item.address != out for item in site.task.inputs)
     apart = apart and site.input(0).desc.format is Format.NC1HWC0
-    return apart and site.is_constant(1) and {site.element(site.input(0)), site.element(site.input(1))} <= set(FLOATS)
+    floats = site.input(0).desc.dtype.is_float and site.input(1).desc.dtype.is_float
+    return apart and floats and site.is_constant(1)
 
 
 def _bias(site: Site) -> np.ndarray | None:
