@@ -60,8 +60,23 @@ def _leave_unexpected(error: Exception) -> None:
     )
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    """``npusim VERSION``, then the CPU and the instruction set that kernels are generated for."""
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from npusim.kernels.cpu import host
+
+    click.echo(f"npusim {version('npusim')}\nkernels for {host().name}: {host().path}")
+    context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="npusim", message="npusim %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version and what kernels are compiled for, and exit.",
+)  # fmt: skip
 def commands() -> None:
     """An Ascend NPU laboratory without a card: a model goes in; numbers, cycles and a memory map come out."""
 

@@ -26,6 +26,17 @@ class Cpu:
     fma: bool  # native fused multiply-add
     round: bool  # native floor / ceil / rint
     wide: bool  # 32 vector registers of 512 bits
+    vector: bool = False  # 256-bit integer and float registers of x86
+
+    @property
+    def path(self) -> str:
+        """The instructions kernels are made of, in a few words: `AVX-512`, `AVX2, FMA, F16C`, `generic x86-64`…"""
+        if not self.x86:
+            return self.triple.partition("-")[0]
+        if self.wide:
+            return "AVX-512"
+        own = [word for word, there in (("AVX2", self.vector), ("FMA", self.fma), ("F16C", self.half)) if there]
+        return ", ".join(own) if own else "generic x86-64"
 
     @property
     def panel(self) -> int:
@@ -68,6 +79,7 @@ def describe(triple: str, name: str, features: str) -> Cpu:
         half="f16c" in on if x86 else True,
         fma="fma" in on if x86 else True,
         round="sse4.1" in on if x86 else True,
+        vector=x86 and "avx2" in on,
         wide=x86 and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on,
     )
 

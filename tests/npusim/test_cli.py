@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from npusim import cli
 from npusim.data import digits_model, digits_samples
+from npusim.kernels.cpu import describe, host
 from tests.npusim.faulty import broken_models, small_model
 
 REPO = Path(__file__).resolve().parents[2]
@@ -275,3 +277,15 @@ def test_an_initializer_is_replaced_by_a_file(call: Call, tmp_path: Path):
     np.save(tmp_path / "w.npy", np.full(3, 99, np.float32))
     answer = call("run", model, "--input", f"w={tmp_path / 'w.npy'}")
     assert answer.code == 0 and "99, 99, 99" in answer.out
+
+
+def test_version_tells_what_kernels_are_compiled_for() -> None:
+    code = "from npusim.cli import main; main()"
+    cpu = host()
+    plain = describe(cpu.triple, "generic", "").path
+    for name, path in (("generic", plain), (os.environ.get("NUMBA_CPU_NAME", "host"), cpu.path)):
+        env = {**os.environ, "NUMBA_CPU_NAME": name}
+        done = subprocess.run([sys.executable, "-c", code, "--version"], env=env, capture_output=True, text=True)
+        first, second = done.stdout.splitlines()
+        assert done.returncode == 0 and first.split() == ["npusim", version("npusim")]
+        assert second.startswith("kernels for ") and second.endswith(path)
