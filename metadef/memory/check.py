@@ -7,17 +7,22 @@ another tensor's bytes, an output that is gone at the end, a race between stream
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+
+import numpy as np
 
 from metadef.error import PlanError, Problem
-from metadef.memory.occupancy import ByteMap
-from metadef.memory.placement import placement_problems, required_bytes
+from metadef.memory import replay
+from metadef.memory.placement import Facts, placement_problems
 from metadef.memory.plan import MemoryPlan
+from metadef.memory.touches import PART, READ, WRITE, Touches
 from metadef.schedule import Schedule, Step, TensorKind
 
 INNER_ERROR = "E19999"
-PROBLEMS_SHOWN = 20
+PROBLEMS_SHOWN, MOST_FOUND = 20, 4_000
+
+World = Mapping[str, str]
 
 
 def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
@@ -28,9 +33,10 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
         without
             permission, wrong totals, or a plan made for another revision; up to twenty problems at once.
     """
-    problems = list(placement_problems(schedule, plan))
+    facts = Facts(schedule)
+    problems = list(placement_problems(schedule, plan, facts))
     if not problems:
-        runner = _Runner(schedule, plan)
+        runner = _Runner(schedule, Touches(schedule, plan, facts), facts)
         for world in _worlds(schedule):
             runner.run(world)
         problems = list(runner.problems.values())
@@ -38,206 +44,181 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
         raise PlanError(problems[:PROBLEMS_SHOWN])
 
 
-@dataclass
-class _Touch:
-    """Bytes a step reads or writes: a tensor's or a workspace's."""
-
-    owner: int
-    name: str
-    space: str
-    low: int
-    high: int
-    writes: bool
-
-
-@dataclass
 class _Runner:
     """Runs the steps of one world after another and collects problems by their text."""
 
-    schedule: Schedule
-    plan: MemoryPlan
-    problems: dict[str, Problem] = field(default_factory=dict)
-    world: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, schedule: Schedule, touches: Touches, facts: Facts) -> None:
+        self.schedule, self.touches, self.facts = schedule, touches, facts
+        self.problems: dict[str, Problem] = {}
+        tensors = schedule.tensors
+        self.allowed = {(pair.step, pair.read, pair.write) for pair in schedule.inplace}
+        self.given = np.array([tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT) for tensor in tensors], np.bool_)
+        self.fixed = self.given.copy()
+        self.fixed[[touches.place[t] for t in schedule.inputs]] = True
+        self.step_labels = [step.branch for step in schedule.steps]
+        self.tensor_labels = [tensor.branch for tensor in tensors]
+        self.order = _unrolled(schedule.steps)
 
-    def __post_init__(self) -> None:
-        self.tensors = {tensor.id: tensor for tensor in self.schedule.tensors}
-        self.rows = {row.tensor: row for row in self.plan.rows if row.tensor >= 0}
-        self.scratch = {(row.step, row.workspace): row for row in self.plan.rows if row.tensor < 0}
-        self.sizes = {t: required_bytes(self.schedule, tensor) for t, tensor in self.tensors.items()}
-        self.family = _families(self.schedule)
-        self.allowed = {(pair.step, pair.read, pair.write) for pair in self.schedule.inplace}
-        self.races = _unordered_pairs(self.schedule.steps)
-        written = {t for step in self.schedule.steps for t in step.writes}
-        written |= {view.base for view in self.schedule.views if view.tensor in written}
-        groups = [group for group in self.schedule.groups if group.parent >= 0 and group.parent not in written]
-        self.written_through = {group.parent: group.members for group in groups}
-        self.outputs = {t for t, tensor in self.tensors.items() if tensor.kind == TensorKind.OUTPUT} | {
-            *self.schedule.outputs
-        }
-
-    def run(self, world: Mapping[str, str]) -> None:
+    def run(self, world: World) -> None:
         """One execution in which the conditions of ``world`` take its sides; other branches do not run."""
-        self.world = world
-        spaces: dict[str, ByteMap] = {}
-        last_touch: dict[str, list[tuple[int, _Touch]]] = {}
-        for tensor in self._there_from_start(world):
-            self._claim(spaces, tensor)
-        for step in _unrolled(self.schedule.steps):
-            if not _agrees(step.branch, world):
-                continue
-            touches = self._touches(step, world)
-            for touch in touches:
-                if not touch.writes:
-                    self._check_value(spaces, touch, step.name)
-            self._check_within(step, touches)
-            if self.races:
-                self._check_races(step, touches, last_touch)
-            for touch in touches:
-                if touch.writes:
-                    spaces.setdefault(touch.space, ByteMap()).put(touch.low, touch.high, touch.owner)
-        for tensor in sorted(self.outputs | {t for t, held in self.tensors.items() if held.no_reuse}):
-            if self._exists(tensor, world) and self._written(tensor, world):
-                self._check_value(spaces, self._touch(tensor, False), "the end of the run")
-
-    def _there_from_start(self, world: Mapping[str, str]) -> Iterator[int]:
-        """Inputs, and tensors whose first access is a read."""
-        seen: set[int] = set()
-        fixed = {t for t, held in self.tensors.items() if held.kind in (TensorKind.INPUT, TensorKind.WEIGHT)}
-        for tensor in sorted(fixed | {*self.schedule.inputs}):
-            seen |= self.family[tensor]
-            yield tensor
-        for step in self.schedule.steps:
-            if _agrees(step.branch, world):
-                reads = [t for t in step.reads if t is not None]
-                yield from (t for t in reads if t not in seen and self._exists(t, world))
-                for touched in (*reads, *step.writes):
-                    seen |= self.family[touched]
-
-    def _exists(self, tensor: int, world: Mapping[str, str]) -> bool:
-        """Whether a tensor has a value in this world: its own label agrees, or a writer of its family runs."""
-        label = self.tensors[tensor].branch
-        if label:
-            return _agrees(label, world)
-        writers = [step for step in self.schedule.steps if self.family[tensor] & {*step.writes}]
-        return not writers or any(_agrees(step.branch, world) for step in writers)
-
-    def _written(self, tensor: int, world: Mapping[str, str]) -> bool:
-        held = self.tensors[tensor]
-        return held.kind in (TensorKind.INPUT, TensorKind.WEIGHT) or any(
-            self.family[tensor] & {*step.writes} for step in self.schedule.steps if _agrees(step.branch, world)
+        made = self.touches
+        runs, exists, agrees = self._presence(world)
+        scratch = np.ones(len(made.scratch), np.bool_)
+        there = np.where(
+            made.kind == WRITE, np.append(agrees, scratch)[made.owner], np.append(exists, scratch)[made.owner]
         )
+        there &= np.append(runs, True)[made.step] & (made.low[made.owner] < made.high[made.owner])
+        there &= (made.kind != PART) | np.append(exists, scratch)[made.shown]
+        there &= (made.step < made.end) | self._written(runs)[made.shown]
+        touched = np.flatnonzero(there)
+        self._follow(touched, self._from_start(runs, exists))
+        self._within(touched)
+        if int(made.streams.max(initial=0)) > 0:
+            self._race(touched)
 
-    def _touch(self, tensor: int, writes: bool) -> _Touch:
-        row = self.rows[tensor]
-        space = f"{row.region}:{row.pool}"
-        return _Touch(tensor, self.tensors[tensor].name, space, row.offset, row.offset + self.sizes[tensor], writes)
+    def _presence(self, world: World) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which steps run; which tensors have a value: their own label agrees, or a writer of their family runs; and
+        which tensors' own label agrees."""
+        holds = {label: _agrees(label, world) for label in {*self.step_labels, *self.tensor_labels}}
+        runs = np.array([holds[label] for label in self.step_labels], np.bool_)
+        agrees = np.array([holds[label] for label in self.tensor_labels], np.bool_)
+        if all(holds.values()):
+            return runs, np.ones(len(agrees), np.bool_), agrees
+        labelled = np.array([bool(label) for label in self.tensor_labels], np.bool_)
+        written = self._by_family(np.ones(len(runs), np.bool_))
+        return runs, np.where(labelled, agrees, ~written | self._by_family(runs)), agrees
 
-    def _claim(self, spaces: dict[str, ByteMap], tensor: int) -> None:
-        touch = self._touch(tensor, True)
-        bytes_there = spaces.setdefault(touch.space, ByteMap())
-        for owner in bytes_there.owners(touch.low, touch.high):
-            if owner is not None and owner not in self.family[tensor]:
-                self._report(
-                    f"tensors '{touch.name}' and '{self._name(owner)}' both exist from the start and overlap",
-                    touch.name,
-                )
-        bytes_there.put(touch.low, touch.high, tensor)
+    def _by_family(self, runs: np.ndarray) -> np.ndarray:
+        """Whether one of these steps writes a tensor, or a relative of its."""
+        made, tensors = self.touches, len(self.schedule.tensors)
+        hit = np.zeros(made.family_count + 1, np.bool_)
+        write = (made.kind == WRITE) & (made.owner < tensors)
+        write &= np.append(runs, False)[made.step]
+        hit[made.families[made.owner[write]]] = True
+        spread = hit.copy()
+        np.logical_or.at(spread, made.linked // max(made.family_count, 1), hit[made.linked % max(made.family_count, 1)])
+        return np.asarray(spread[made.families[:tensors]])
 
-    def _touches(self, step: Step, world: Mapping[str, str]) -> list[_Touch]:
-        reads = [t for t in dict.fromkeys(step.reads) if t is not None and self._exists(t, world)]
-        writes = [t for t in dict.fromkeys(step.writes) if _agrees(self.tensors[t].branch, world)]
-        touches = [self._touch(t, False) for t in reads] + [self._touch(t, True) for t in writes]
-        for number, scratch in enumerate(step.workspaces):
-            row = self.scratch[step.id, number]
-            touches.append(
-                _Touch(-1 - number, row.name, f"{row.region}:{row.pool}", row.offset, row.offset + scratch.bytes, True)
-            )
-        return [touch for touch in touches if touch.low < touch.high]
+    def _written(self, runs: np.ndarray) -> np.ndarray:
+        return np.append(self.given | self._by_family(runs), np.ones(len(self.touches.scratch), np.bool_))
 
-    def _check_value(self, spaces: dict[str, ByteMap], touch: _Touch, when: str) -> None:
-        for part in self.written_through.get(touch.owner, ()):
-            row = self.rows[part]
-            low, high = row.offset, row.offset + self.sizes[part]
-            if self._exists(part, self.world):
-                self._check_value(spaces, _Touch(part, touch.name, touch.space, low, high, False), when)
-        if touch.owner in self.written_through:
-            return
-        family = self.family[touch.owner]
-        for owner in spaces.setdefault(touch.space, ByteMap()).owners(touch.low, touch.high):
-            if owner in family:
+    def _from_start(self, runs: np.ndarray, exists: np.ndarray) -> np.ndarray:
+        """Inputs, and tensors whose first access is a read."""
+        made, tensors = self.touches, len(self.schedule.tensors)
+        fixed = sorted(np.flatnonzero(self.fixed).tolist(), key=lambda place: self.schedule.tensors[place].id)
+        mine = (made.owner < tensors) & (made.kind != PART) & np.append(runs, False)[made.step]
+        step, owner = made.step[mine], made.owner[mine]
+        since = np.full(made.family_count + 1, made.end + 1)
+        np.minimum.at(since, made.families[owner], step)
+        since[made.families[fixed]] = -1
+        if len(made.linked):
+            own = since.copy()
+            np.minimum.at(since, made.linked // made.family_count, own[made.linked % made.family_count])
+        early = (made.kind[mine] == READ) & (since[made.families[owner]] == step) & exists[owner]
+        return np.array([*fixed, *owner[early]], np.int64)
+
+    def _follow(self, touched: np.ndarray, claims: np.ndarray) -> None:
+        """Values over time: claims at the start, then reads and writes of the steps as they run."""
+        made = self.touches
+        claims = claims[made.low[claims] < made.high[claims]]
+        through = np.zeros(len(made.families), np.bool_)
+        through[list(made.through)] = True
+        valued = touched[(made.kind[touched] != READ) | ~through[made.owner[touched]]]
+        ops = self._in_order(valued)
+        owner = np.concatenate([claims, made.owner[ops]])
+        reads = np.concatenate([np.ones(len(claims), np.bool_), made.kind[ops] != WRITE])
+        writes = np.concatenate([np.ones(len(claims), np.bool_), made.kind[ops] == WRITE])
+        marks = np.full(made.borders + 1, replay.NO_MARK, np.int64)
+        marks[made.space_starts] = replay.NOBODY
+        blocks = np.bincount(made.space_starts >> replay.BLOCK_BITS, minlength=(len(marks) >> replay.BLOCK_BITS) + 2)
+        found, holders = np.zeros(MOST_FOUND, np.int64), np.zeros(MOST_FOUND, np.int64)
+        count = replay.run(
+            replay.follow_bytes, len(owner), owner, made.low[owner], made.high[owner], reads, writes, made.families,
+            made.linked, made.family_count, marks, blocks.astype(np.int64), found, holders,
+        )  # fmt: skip
+        for k, holder in zip(found[:count].tolist(), holders[:count].tolist()):
+            if k < len(claims):
+                self._claim_problem(int(claims[k]), holder)
                 continue
-            if owner is None:
-                if not any(held in family for held in spaces[touch.space].owners(touch.low, touch.high)):
-                    self._report(f"'{touch.name}' is read before anything was written there", when)
-                continue
-            self._report(f"'{touch.name}' was overwritten by '{self._name(owner)}' before its last use", when)
+            op = int(ops[k - len(claims)])
+            name, step = self._name(int(made.shown[op])), int(made.step[op])
+            where = self.schedule.steps[step].name if step < made.end else "the end of the run"
+            if holder == replay.NOBODY:
+                self._report(f"'{name}' is read before anything was written there", where)
+            else:
+                self._report(f"'{name}' was overwritten by '{self._name(holder)}' before its last use", where)
 
-    def _check_within(self, step: Step, touches: list[_Touch]) -> None:
+    def _claim_problem(self, tensor: int, holder: int) -> None:
+        name = self._name(tensor)
+        if holder != replay.NOBODY:
+            text = f"tensors '{name}' and '{self._name(holder)}' both exist from the start and overlap"
+            self._report(text, name)
+
+    def _in_order(self, valued: np.ndarray) -> np.ndarray:
+        """Touches in the order in which their steps run, loop bodies twice."""
+        if self.order is None:
+            return valued
+        steps = self.touches.step[valued]
+        start = np.searchsorted(steps, np.arange(self.touches.end + 2))
+        return np.concatenate([valued[start[k] : start[k + 1]] for k in (*self.order, self.touches.end)])
+
+    def _within(self, touched: np.ndarray) -> None:
         """What one step writes may lie on nothing else of the step, unless a relation or permission says so."""
-        for i, one in enumerate(touches):
-            for other in touches[i + 1 :]:
-                if not other.writes or one.space != other.space or one.high <= other.low or other.high <= one.low:
-                    continue
-                if one.owner >= 0 and other.owner in self.family[one.owner]:
-                    continue
-                granted = not one.writes and (step.id, one.owner, other.owner) in self.allowed
-                fits = granted and self._payload(other.owner) <= self._payload(one.owner)
-                if fits and one.low == other.low:
-                    continue
-                why = "without permission"
-                if granted:
-                    why = "at another offset than the permission grants" if fits else "although it is larger"
-                self._report(f"'{other.name}' is written over '{one.name}' in the same step {why}", step.name)
+        made = self.touches
+        mine = touched[(made.kind[touched] != PART) & (made.step[touched] < made.end)]
+        granted_at_most = len(self.allowed) + MOST_FOUND
+        for one, other in self._pairs(replay.meetings, mine, granted_at_most):
+            step = self.schedule.steps[int(made.step[one])]
+            problem = self._overwrites(step, int(made.owner[one]), int(made.owner[other]), made.kind[one] == WRITE)
+            if problem:
+                self._report(problem, step.name)
 
-    def _check_races(self, step: Step, touches: list[_Touch], history: dict[str, list[tuple[int, _Touch]]]) -> None:
+    def _overwrites(self, step: Step, one: int, other: int, both_written: bool) -> str:
+        """Why a step may not write ``other`` over ``one`` ("" = it may)."""
+        tensors, facts = self.schedule.tensors, self.facts
+        why = "without permission"
+        if not both_written and max(one, other) < len(tensors):
+            granted = (step.id, tensors[one].id, tensors[other].id) in self.allowed
+            fits = granted and facts.payload[other] <= facts.payload[one]
+            if fits and self.touches.low[one] == self.touches.low[other]:
+                return ""
+            if granted:
+                why = "at another offset than the permission grants" if fits else "although it is larger"
+        return f"'{self._name(other)}' is written over '{self._name(one)}' in the same step {why}"
+
+    def _race(self, touched: np.ndarray) -> None:
         """Accesses of the same bytes by unordered steps of two streams, where one writes another tensor."""
-        for touch in touches:
-            past = history.setdefault(touch.space, [])
-            for earlier, other in past:
-                overlap = touch.low < other.high and other.low < touch.high
-                if not overlap or not (touch.writes or other.writes) or (earlier, step.id) not in self.races:
-                    continue
-                if touch.owner >= 0 and other.owner in self.family[touch.owner]:
-                    continue
-                first = self.schedule.steps[earlier].name
-                self._report(
-                    f"'{touch.name}' and '{other.name}' of step '{first}' share bytes, and no event orders the steps",
-                    step.name,
-                )
-            past.append((step.id, touch))
+        made = self.touches
+        mine = touched[(made.kind[touched] != PART) & (made.step[touched] < made.end)]
+        for one, other in self._pairs(replay.races, mine, MOST_FOUND, made.streams[made.step[mine]], made.clocks):
+            first, later = (self.schedule.steps[int(made.step[k])].name for k in (one, other))
+            names = f"'{self._name(int(made.owner[other]))}' and '{self._name(int(made.owner[one]))}'"
+            self._report(f"{names} of step '{first}' share bytes, and no event orders the steps", later)
 
-    def _payload(self, owner: int) -> int:
-        return self.tensors[owner].payload_bytes
+    def _pairs(
+        self, loop: Callable[..., int], mine: np.ndarray, most: int, *order: np.ndarray
+    ) -> Iterable[tuple[int, int]]:
+        made = self.touches
+        owner = made.owner[mine]
+        found, others = np.zeros(most, np.int64), np.zeros(most, np.int64)
+        count = replay.run(
+            loop, len(mine), made.step[mine], *order, made.low[owner], made.high[owner], made.kind[mine] == WRITE,
+            made.families[owner], made.linked, made.family_count, found, others,
+        )  # fmt: skip
+        return zip(mine[found[:count]].tolist(), mine[others[:count]].tolist())
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [tensor.name for tensor in self.schedule.tensors] + self.touches.scratch_names
 
     def _name(self, owner: int) -> str:
-        return self.tensors[owner].name if owner >= 0 else f"workspace {-1 - owner}"
+        return self._names[owner]
 
     def _report(self, message: str, where: str) -> None:
         self.problems.setdefault(f"{where}: {message}", Problem(message, code=INNER_ERROR, node=where))
 
 
-def _families(schedule: Schedule) -> dict[int, set[int]]:
-    """For every tensor the tensors that may rightly own its bytes: itself, its view relatives, its group relatives."""
-    family: dict[int, set[int]] = {tensor.id: {tensor.id} for tensor in schedule.tensors}
-
-    def unite(one: int, other: int) -> None:
-        if family[one] is not family[other]:
-            merged = family[one] | family[other]
-            for tensor in merged:
-                family[tensor] = merged
-
-    for view in schedule.views:
-        unite(view.tensor, view.base)
-    linked: dict[int, set[int]] = {t: set(relatives) for t, relatives in family.items()}
-    for group in schedule.groups:
-        for member in group.members if group.parent >= 0 else ():
-            for one, other in ((member, group.parent), (group.parent, member)):
-                for tensor in family[one]:
-                    linked[tensor] |= family[other]
-    return linked
-
-
-def _agrees(label: str, world: Mapping[str, str]) -> bool:
+def _agrees(label: str, world: World) -> bool:
     return not label or all(world.get(part.partition(":")[0]) == part.partition(":")[2] for part in label.split("/"))
 
 
@@ -248,40 +229,33 @@ def _worlds(schedule: Schedule) -> list[dict[str, str]]:
         dict((part.partition(":")[0], part.partition(":")[2]) for part in label.split("/"))
         for label in sorted(labels - {""})
     ]
-    found: list[dict[str, str]] = []
+    found: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
     for one in sides:
         for other in sides:
             world = {**one, **other}
-            if all(world[c] == s for c, s in one.items()) and world not in found:
-                found.append(world)
-    return found or [{}]
+            if all(world[c] == s for c, s in one.items()):
+                found.setdefault(frozenset(world.items()), world)
+    return list(found.values()) or [{}]
 
 
-def _unrolled(steps: list[Step], depth: int = 1) -> Iterator[Step]:
-    """The steps with every loop body run twice."""
-    index = 0
-    while index < len(steps):
-        stop = index
-        while stop < len(steps) and steps[stop].loop_depth >= depth:
-            stop += 1
-        if stop == index:
-            yield steps[index]
-            index += 1
-            continue
-        for _ in range(2):
-            yield from _unrolled(steps[index:stop], depth + 1)
-        index = stop
+def _unrolled(steps: list[Step]) -> list[int] | None:
+    """Positions of the steps with every loop body run twice; None where there is no loop."""
+    if not any(step.loop_depth for step in steps):
+        return None
 
+    def rolled_out(start: int, stop: int, depth: int) -> list[int]:
+        order: list[int] = []
+        index = start
+        while index < stop:
+            end = index
+            while end < stop and steps[end].loop_depth >= depth:
+                end += 1
+            if end == index:
+                order.append(index)
+                index += 1
+                continue
+            order += 2 * rolled_out(index, end, depth + 1)
+            index = end
+        return order
 
-def _unordered_pairs(steps: list[Step]) -> set[tuple[int, int]]:
-    """Pairs (earlier, later) of steps on different streams that no chain of events orders."""
-    if len({step.stream for step in steps}) <= 1:
-        return set()
-    done_before: list[set[int]] = []
-    for step in steps:
-        known: set[int] = set()
-        for earlier in steps[: step.id]:
-            if earlier.stream == step.stream or {*earlier.records} & {*step.waits}:
-                known |= {earlier.id} | done_before[earlier.id]
-        done_before.append(known)
-    return {(a.id, b.id) for b in steps for a in steps[: b.id] if a.id not in done_before[b.id]}
+    return rolled_out(0, len(steps), 1)

@@ -1,12 +1,15 @@
 """Row by row: is everything placed once, in its region, on its grid, and where relations want it?
 
 First half of the checker. It works from the schedule alone: sizes, grids and member distances are derived here anew.
+All rows are screened as columns; texts are made for the few that fail.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from metadef.error import Problem
 from metadef.format import SLOT_BYTES, slot_bytes
@@ -17,7 +20,55 @@ INNER_ERROR = "E19999"
 ALIAS_KINDS = ("", "view", "inplace", "group")
 
 
-def placement_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem]:
+class Facts:
+    """What the checker needs of every tensor of a schedule, derived once; columns are by position of the tensor."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        tensors = schedule.tensors
+        self.place = {tensor.id: k for k, tensor in enumerate(tensors)}
+        self.views = {view.tensor for view in schedule.views}
+        self.packed = {t for group in schedule.groups if not group.padded for t in group.members}
+        self.free = self.views | {
+            t for g in schedule.groups if not g.padded for t in g.members[0 if g.parent >= 0 else 1 :]
+        }
+        self.related = {t for view in schedule.views for t in (view.tensor, view.base)}
+        self.related |= {t for group in schedule.groups for t in (group.parent, *group.members)}
+        kinds = [tensor.kind for tensor in tensors]
+        self.outputs = {t.id for t, kind in zip(tensors, kinds) if kind == TensorKind.OUTPUT} | {*schedule.outputs}
+        self.io = self.outputs | {*schedule.inputs}
+        self.io |= {t.id for t, kind in zip(tensors, kinds) if kind == TensorKind.INPUT}
+        self.weight = np.array([kind == TensorKind.WEIGHT for kind in kinds], np.bool_)
+        self.payload = np.array([tensor.payload_bytes for tensor in tensors], np.int64)
+        self.sizes = self._required(np.array([tensor.slot_bytes for tensor in tensors], np.int64))
+        self.first, self.last = self._accesses(schedule)
+
+    def _required(self, own_slot: np.ndarray) -> np.ndarray:
+        """Bytes that belong to a tensor alone: its slot, but only its payload inside a view or an unpadded group."""
+        weight_slot = -(-self.payload // SLOT_BYTES) * SLOT_BYTES
+        sizes = np.where(self.weight, weight_slot, slot_bytes(self.payload))  # type: ignore[arg-type]
+        sizes = np.where(self.payload == 0, 0, sizes)
+        packed = np.fromiter(map(self.place.__getitem__, self.packed), np.int64, len(self.packed))
+        sizes[packed] = self.payload[packed]
+        sizes = np.where(own_slot > 0, own_slot, sizes)
+        views = np.fromiter(map(self.place.__getitem__, self.views), np.int64, len(self.views))
+        sizes[views] = self.payload[views]
+        return np.asarray(sizes, np.int64)
+
+    def _accesses(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+        """First and last step that touches each tensor (of one that nobody does: none, as an empty range)."""
+        first, last = [len(schedule.steps)] * len(self.place), [-1] * len(self.place)
+        for k, step in enumerate(schedule.steps):
+            for tensors in (step.reads, step.writes):
+                for tensor in tensors:
+                    if tensor is not None:
+                        place = self.place[tensor]
+                        last[place] = k
+                        if first[place] > k:
+                            first[place] = k
+        return np.array(first, np.int64), np.array(last, np.int64)
+
+
+def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
     """Everything that is wrong with the rows by themselves; nothing is simulated."""
     wanted, made_for = schedule.graph_revision, plan.graph_revision
     if made_for != wanted:
@@ -27,10 +78,11 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
         )  # fmt: skip
     yield from _missing_rows(schedule, plan)
     rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
-    if {tensor.id for tensor in schedule.tensors} - {*rows}:
+    if facts.place.keys() - rows.keys():
         return
-    for tensor in schedule.tensors:
-        yield from _row_problems(schedule, tensor, rows[tensor.id], plan)
+    in_order = [rows[tensor.id] for tensor in schedule.tensors]
+    for k in _suspects(schedule, in_order, plan, facts):
+        yield from _row_problems(schedule.tensors[k], in_order[k], plan, facts)
     for view in schedule.views:
         base, row = rows[view.base], rows[view.tensor]
         if (row.region, row.pool, row.offset) != (base.region, base.pool, base.offset + view.offset_bytes):
@@ -41,7 +93,7 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
                 f"{row.offset}",
             )
     for group in schedule.groups:
-        yield from _group_problems(schedule, group, rows)
+        yield from _group_problems(schedule, group, rows, facts)
     for row in plan.rows:
         if row.tensor < 0:
             yield from _workspace_problems(schedule, row, plan)
@@ -50,17 +102,32 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
     yield from _total_problems(plan)
 
 
-def required_bytes(schedule: Schedule, tensor: ScheduleTensor) -> int:
-    """Bytes that belong to a tensor alone: its slot, but only its payload inside a view or an unpadded group."""
-    inside = any(view.tensor == tensor.id for view in schedule.views)
-    inside = inside or any(tensor.id in group.members and not group.padded for group in schedule.groups)
-    if tensor.slot_bytes and not any(view.tensor == tensor.id for view in schedule.views):
-        return tensor.slot_bytes
-    if inside or tensor.payload_bytes == 0:
-        return tensor.payload_bytes
-    if tensor.kind == TensorKind.WEIGHT:
-        return -(-tensor.payload_bytes // SLOT_BYTES) * SLOT_BYTES
-    return slot_bytes(tensor.payload_bytes)
+def _suspects(schedule: Schedule, rows: Sequence[PlanRow], plan: MemoryPlan, facts: Facts) -> list[int]:
+    """Positions of tensors whose row fails one of the checks of :func:`_row_problems`, by columns."""
+    tensors = schedule.tensors
+    offset = np.array([row.offset for row in rows], np.int64)
+    slot = np.array([row.slot_bytes for row in rows], np.int64)
+    payload = np.array([row.payload_bytes for row in rows], np.int64)
+    known: dict[tuple[str, str], int] = {}
+    region = np.array([known.setdefault((row.region, row.pool), len(known)) for row in rows], np.int64)
+    room = np.array([_region_bytes(plan, name, pool) for name, pool in known] or [0], np.int64)
+    bad = (payload != facts.payload) | (slot < facts.sizes) | (offset < 0)
+    bad |= (facts.sizes > 0) & (offset + facts.sizes > room[region])
+    bad |= [row.pool != tensor.pool for row, tensor in zip(rows, tensors)]
+    bad |= [
+        tensor.pinned is not None and tensor.pinned != row.offset and row.region == "arena"
+        for row, tensor in zip(rows, tensors)
+    ]
+    residue = np.array([tensor.residue for tensor in tensors], np.int64)
+    grid = np.maximum(np.array([tensor.alignment for tensor in tensors], np.int64), np.where(residue, SLOT_BYTES, 1))
+    free = np.array([tensor.id in facts.free for tensor in tensors], np.bool_)
+    bad |= ~free & ((offset - residue) % grid != 0)
+    bad |= np.array([row.first for row in rows], np.int64) > facts.first
+    bad |= np.array([row.last for row in rows], np.int64) < facts.last
+    expected = [_expected_region(tensor, facts) for tensor in tensors]
+    bad |= [row.region != name for row, name in zip(rows, expected)]
+    found: list[int] = np.flatnonzero(bad).tolist()
+    return found
 
 
 def _fault(message: str, name: str, expected: str = "", got: str = "") -> Problem:
@@ -80,22 +147,23 @@ def _missing_rows(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem]:
         )
 
 
-def _region_bytes(plan: MemoryPlan, row: PlanRow) -> int:
-    if row.region == "weights":
+def _region_bytes(plan: MemoryPlan, region: str, pool: str) -> int:
+    if region == "weights":
         return plan.weights_bytes
-    if row.region == "io":
+    if region == "io":
         return plan.io_bytes
-    return plan.pools[row.pool].total_size if row.pool in plan.pools else plan.total_size
+    return plan.pools[pool].total_size if pool in plan.pools else plan.total_size
 
 
-def _row_problems(schedule: Schedule, tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan) -> Iterator[Problem]:
-    need = required_bytes(schedule, tensor)
+def _row_problems(tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
+    place = facts.place[tensor.id]
+    need = int(facts.sizes[place])
     if row.payload_bytes != tensor.payload_bytes or row.slot_bytes < need:
         yield _fault("row is smaller than its tensor", tensor.name, f"{tensor.payload_bytes} in a slot of {need}",
                      f"{row.payload_bytes} in {row.slot_bytes}")  # fmt: skip
     if row.pool != tensor.pool:
         yield _fault("row lies in another memory pool", tensor.name, tensor.pool, row.pool)
-    size = _region_bytes(plan, row)
+    size = _region_bytes(plan, row.region, row.pool)
     if row.offset < 0 or (need and row.offset + need > size):
         yield _fault(
             f"row leaves its region {row.region}", tensor.name, f"[0, {size})", f"[{row.offset}, {row.offset + need})"
@@ -103,60 +171,47 @@ def _row_problems(schedule: Schedule, tensor: ScheduleTensor, row: PlanRow, plan
     if tensor.pinned is not None and row.region == "arena" and row.offset != tensor.pinned:
         yield _fault("pinned tensor lies elsewhere", tensor.name, str(tensor.pinned), str(row.offset))
     modulus = max(tensor.alignment, SLOT_BYTES if tensor.residue else 1, 1)
-    free = any(view.tensor == tensor.id for view in schedule.views)
-    free = free or any(tensor.id in g.members[0 if g.parent >= 0 else 1 :] and not g.padded for g in schedule.groups)
-    if not free and (row.offset - tensor.residue) % modulus:
+    if tensor.id not in facts.free and (row.offset - tensor.residue) % modulus:
         yield _fault(
             "tensor is misaligned", tensor.name, f"{tensor.residue % modulus} modulo {modulus}", f"{row.offset}"
         )
-    touched = [step.id for step in schedule.steps if tensor.id in step.reads or tensor.id in step.writes]
-    if touched and (row.first > touched[0] or row.last < touched[-1]):
+    first, last = int(facts.first[place]), int(facts.last[place])
+    if first <= last and (row.first > first or row.last < last):
         yield _fault(
-            "row's life does not cover its accesses",
-            tensor.name,
-            f"{touched[0]}..{touched[-1]}",
-            f"{row.first}..{row.last}",
+            "row's life does not cover its accesses", tensor.name, f"{first}..{last}", f"{row.first}..{row.last}"
         )
-    yield from _region_problems(schedule, tensor, row)
-
-
-def _region_problems(schedule: Schedule, tensor: ScheduleTensor, row: PlanRow) -> Iterator[Problem]:
-    io = tensor.kind in (TensorKind.INPUT, TensorKind.OUTPUT) or tensor.id in (*schedule.inputs, *schedule.outputs)
-    related = any(tensor.id in (view.tensor, view.base) for view in schedule.views)
-    related = related or any(tensor.id in (group.parent, *group.members) for group in schedule.groups)
-    if tensor.kind == TensorKind.WEIGHT:
-        expected = "weights"
-    elif io:
-        expected = "io"
-    elif related:
-        return
-    else:
-        expected = "arena"
-    if row.region != expected and not (io and related):
+    expected = _expected_region(tensor, facts)
+    related = tensor.id in facts.related
+    either = related and (tensor.id in facts.io or expected == "arena")
+    if row.region != expected and not either:
         yield _fault("row lies in the wrong region", tensor.name, expected, row.region)
 
 
-def _group_problems(schedule: Schedule, group: Group, rows: dict[int, PlanRow]) -> Iterator[Problem]:
-    tensors = {tensor.id: tensor for tensor in schedule.tensors}
+def _expected_region(tensor: ScheduleTensor, facts: Facts) -> str:
+    if tensor.kind == TensorKind.WEIGHT:
+        return "weights"
+    return "io" if tensor.id in facts.io else "arena"
+
+
+def _group_problems(schedule: Schedule, group: Group, rows: dict[int, PlanRow], facts: Facts) -> Iterator[Problem]:
     if not group.members:
         return
     start = rows[group.parent if group.parent >= 0 else group.members[0]]
     cursor = start.offset
     for member in group.members:
-        tensor, row = tensors[member], rows[member]
+        place = facts.place[member]
+        tensor, row = schedule.tensors[place], rows[member]
         if group.padded:
             step = max(group.pad_to or tensor.alignment, 1)
             cursor = start.offset + -(-(cursor - start.offset) // step) * step
         if (row.region, row.pool, row.offset) != (start.region, start.pool, cursor):
             yield _fault("member of a contiguous group is out of line", tensor.name, str(cursor), str(row.offset))
-        cursor = row.offset + (
-            required_bytes(schedule, tensor) if group.padded or tensor.slot_bytes else tensor.payload_bytes
-        )
+        cursor = row.offset + (int(facts.sizes[place]) if group.padded or tensor.slot_bytes else tensor.payload_bytes)
 
 
 def _workspace_problems(schedule: Schedule, row: PlanRow, plan: MemoryPlan) -> Iterator[Problem]:
     scratch = schedule.steps[row.step].workspaces[row.workspace]
-    size = _region_bytes(plan, row)
+    size = _region_bytes(plan, row.region, row.pool)
     if row.region != "arena" or row.offset < 0 or (scratch.bytes and row.offset + scratch.bytes > size):
         yield _fault(
             "workspace leaves the arena", row.name, f"[0, {size})", f"[{row.offset}, {row.offset + scratch.bytes})"
@@ -201,26 +256,28 @@ def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
     ):
         related.setdefault(one, {one}).add(other)
         related.setdefault(other, {other}).add(one)
-    rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
-    for tensor in schedule.tensors:
-        if not tensor.no_reuse or not rows[tensor.id].slot_bytes:
+    guarded = [tensor for tensor in schedule.tensors if tensor.no_reuse]
+    if not guarded:
+        return
+    known: dict[tuple[str, str], int] = {}
+    low = np.array([row.offset for row in plan.rows], np.int64)
+    size = np.array([row.slot_bytes for row in plan.rows], np.int64)
+    space = np.array([known.setdefault((row.region, row.pool), len(known)) for row in plan.rows], np.int64)
+    places = {row.tensor: k for k, row in enumerate(plan.rows) if row.tensor >= 0}
+    for tensor in guarded:
+        mine = places[tensor.id]
+        touching = (low < low[mine] + size[mine]) & (low[mine] < low + size) & (size > 0) & (space == space[mine])
+        if not size[mine] or np.count_nonzero(touching) <= 1:
             continue
-        mine, kin, frontier = rows[tensor.id], {tensor.id}, [tensor.id]
+        kin, frontier = {tensor.id}, [tensor.id]
         while frontier:
             new = related.get(frontier.pop(), set()) - kin
             kin |= new
             frontier += sorted(new)
-        for row in plan.rows:
-            apart = row.offset + row.slot_bytes <= mine.offset or mine.offset + mine.slot_bytes <= row.offset
-            if (
-                not apart
-                and row.slot_bytes
-                and (row.region, row.pool) == (mine.region, mine.pool)
-                and row.tensor not in kin
-            ):
-                yield _fault(
-                    f"shares bytes with '{row.name}' although it may not be reused ({tensor.no_reuse})", tensor.name
-                )
+        for k in np.flatnonzero(touching).tolist():
+            if plan.rows[k].tensor not in kin:
+                why = f"although it may not be reused ({tensor.no_reuse})"
+                yield _fault(f"shares bytes with '{plan.rows[k].name}' {why}", tensor.name)
 
 
 def _total_problems(plan: MemoryPlan) -> Iterator[Problem]:
