@@ -68,6 +68,11 @@ class Task:
         return self.kernel.engine.on_device
 
     @property
+    def on_host(self) -> bool:
+        """Whether the host or the AI CPU computes the task."""
+        return not self.on_device and not self.is_jump
+
+    @property
     def is_jump(self) -> bool:
         """Whether the task only decides which task is next."""
         return self.kernel.engine is Engine.RTS

@@ -80,8 +80,8 @@ def make_golden(session: InferenceSession, feeds: Mapping[str, np.ndarray]) -> d
         "peak_bytes": program.total_size,
         "weights_bytes": program.weights_bytes,
         "tasks": len(program.tasks),
-        "host_tasks": sum(not task.on_device for task in program.tasks),
-        "task_cycles": {row.name: row.cycles for row in profile.tasks},
+        "host_tasks": sum(task.on_host for task in program.tasks),
+        "task_cycles": {row.name: row.cycles for row in profile.by_task().tasks},
     }
 
 

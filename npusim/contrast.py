@@ -67,7 +67,7 @@ def _totals(session: InferenceSession) -> dict[str, float]:
     program, profile = session.program, session.profile.data
     return {
         "tasks": len(program.tasks),
-        "host tasks": sum(not task.on_device for task in program.tasks),
+        "host tasks": sum(task.on_host for task in program.tasks),
         "TransData": sum(task.kernel.op_type == "TransData" for task in program.tasks),
         "cycles": profile.cycles,
         "us": round(profile.us, 3),
@@ -81,7 +81,8 @@ def _totals(session: InferenceSession) -> dict[str, float]:
 
 def _pairs(a: InferenceSession, b: InferenceSession) -> list[TaskPair]:
     times = [
-        {row.name: session.profile.data.to_us(row.cycles) for row in session.profile.data.tasks} for session in (a, b)
+        {row.name: data.to_us(row.cycles) for row in data.by_task().tasks}
+        for data in (session.profile.data for session in (a, b))
     ]
     left = {task.name: task for task in b.program.tasks}
     by_origin = {origin: task.name for task in b.program.tasks for origin in task.origins}

@@ -47,7 +47,7 @@ class DemoResult:
             "us": round(self.profile.us, 3),
             "peak_bytes": program.total_size,
             "tasks": len(program.tasks),
-            "host_tasks": sum(not task.on_device for task in program.tasks),
+            "host_tasks": sum(task.on_host for task in program.tasks),
             "files": [str(path) for path in self.files],
         }
 
@@ -104,7 +104,7 @@ def show_demo(result: DemoResult, console: Any) -> None:
     )
     console.print(
         f"[bold]Cycles[/bold]   {result.profile.cycles:,} = {show_us(result.profile.us)} a picture "
-        f"in {len(program.tasks)} tasks, {sum(not task.on_device for task in program.tasks)} of them on the host",
+        f"in {len(program.tasks)} tasks, {sum(task.on_host for task in program.tasks)} of them on the host",
         highlight=False,
     )
     console.print(

@@ -15,6 +15,7 @@ from metadef.error import UsageError, suggest
 from metadef.graph import Graph, Node
 from metadef.program import Task
 from metadef.text import fused_types
+from npusim.report.table import by_time
 from npusim.session import InferenceSession, SessionOptions
 from npusim.task_facts import TaskFacts, task_facts
 
@@ -31,7 +32,7 @@ class History:
         if not isinstance(value, Graph):
             return
         present: dict[str, list[str]] = {}
-        for node in value.nodes:
+        for node in (node for graph in value.graphs() for node in graph.nodes):
             for origin in node.origins or (node.name,):
                 present.setdefault(origin, []).append(_form(node))
                 self.names.setdefault(origin, set()).add(node.name)
@@ -81,7 +82,7 @@ class Explainer:
         self.history = History()
         self.session = InferenceSession(source, options, on_stage=self.history)
         self.made = self.session.compilation
-        self.rows = {row.task: row for row in self.session.profile.data.tasks}
+        self.rows = self.session.task_rows()
 
     def node(self, name: str) -> Explanation:
         """Explain a source node, a task, or the task that makes a tensor, by name.
@@ -134,12 +135,12 @@ class Explainer:
             ],
             "host_tasks": [
                 {"task": task.id, "name": task.name, "op_type": task.kernel.op_type, "reason": task.kernel.reason}
-                for task in program.tasks if not task.on_device
+                for task in program.tasks if task.on_host
             ],
             "longest": [
                 {"task": row.task, "name": row.name, "op_type": row.op_type, "cycles": row.cycles,
                  "share": row.cycles / max(profile.cycles, 1), "bound_by": row.bound_by}
-                for row in sorted(profile.tasks, key=lambda row: -row.cycles)[:8]
+                for row in by_time(profile, 8)
             ],
         }  # fmt: skip
 

@@ -6,7 +6,8 @@ up to the task's cycles; bytes are those of the tiles moved, summed over all cor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 CAUSES = ("compute", "pipe wait", "memory", "misalignment", "bank conflict", "launch", "imbalance")
 
@@ -18,7 +19,7 @@ class TaskProfile:
     ``pipes`` maps a pipe (MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR) to its busy cycles on the slowest core;
     ``bytes`` maps a path (``GM->L1``, ``L1->L0A``, ``L0C->GM``, ``GM->UB``, ``UB->GM``…) to bytes over all cores;
     ``bound_by`` names the largest cause and its resource; ``energy_pj`` is picojoules; ``requests`` to global memory
-    count over all cores; host tasks have no pipes.
+    count over all cores; host tasks have no pipes. ``runs`` is how many executions a merged row stands for.
     """
 
     task: int
@@ -41,6 +42,7 @@ class TaskProfile:
     layer: str = ""
     requests: int = 0
     algorithm: str = "direct"
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,43 @@ class Profile:
     def to_us(self, cycles: int) -> float:
         """Microseconds of a number of cycles."""
         return cycles / self.clock_mhz
+
+    def by_task(self) -> Profile:
+        """One row a task, in the order of first execution: rows of a task that ran several times are added up."""
+        rows: dict[int, list[TaskProfile]] = {}
+        for row in self.tasks:
+            rows.setdefault(row.task, []).append(row)
+        return replace(self, tasks=tuple(merged(group) for group in rows.values()))
+
+
+_SUMMED = ("cycles", "hbm_read_bytes", "hbm_write_bytes", "l2_hit_bytes", "flops", "energy_pj", "requests", "runs")
+
+
+def merged(rows: list[TaskProfile]) -> TaskProfile:
+    """Rows of one task as one, which starts with the first; ``bound_by`` is the longest one's."""
+    if len(rows) == 1:
+        return rows[0]
+    longest = max(rows, key=lambda row: row.cycles)
+    totals = {
+        name: sum(getattr(row, name) for row in rows)
+        for name in (
+            "cycles",
+            "hbm_read_bytes",
+            "hbm_write_bytes",
+            "l2_hit_bytes",
+            "flops",
+            "energy_pj",
+            "requests",
+            "runs",
+        )
+    }
+    maps = {name: _added(getattr(row, name) for row in rows) for name in ("pipes", "causes", "bytes")}
+    return replace(rows[0], **totals, **maps, bound_by=longest.bound_by)
+
+
+def _added(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counts in maps:
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    return total

@@ -264,6 +264,14 @@ class InferenceSession:
             self._profiles[key] = self._time()
         return self._profiles[key]
 
+    def task_rows(self) -> dict[int, TaskProfile]:
+        """A row of the profile for every task by id, its runs added up; off the path that was timed, one run's."""
+        from npusim.timing import time_program
+
+        rows = {row.task: row for row in self.profile.data.by_task().tasks}
+        rest = [task.id for task in self.program.tasks if task.id not in rows]
+        return rows | {row.task: row for row in time_program(self.program, self.target, rest).tasks}
+
     @property
     def compilation(self) -> Compilation:
         """Everything the compiler made. Raises UsageError for a session on an ``.om`` file or a ready Model."""

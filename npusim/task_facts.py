@@ -63,9 +63,11 @@ class TaskFacts:
 def task_facts(session: InferenceSession, task: Task) -> TaskFacts:
     """Everything about one task of a session that knows its compilation."""
     kernel, profile = task.kernel, session.profile.data
-    row = next(item for item in profile.tasks if item.task == task.id)
+    row = session.task_rows()[task.id]
     limits: dict[str, int] = {}
     verdict = "runs on the host at a fixed cost: its rate is not modelled"
+    if task.is_jump:
+        verdict = "a jump of the task scheduler, at what the start of a task costs"
     advice: list[str] = []
     if task.on_device:
         judgement = judge(task, row, session.target)
@@ -100,9 +102,10 @@ def task_facts(session: InferenceSession, task: Task) -> TaskFacts:
 
 
 def _engine_reason(session: InferenceSession, task: Task) -> str:
-    for node in session.compilation.graph.nodes:
-        if node.name == task.name:
-            return node.engine_reason
+    for graph in session.compilation.graph.graphs():
+        for node in graph.nodes:
+            if node.name == task.name:
+                return node.engine_reason
     return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from metadef.control import BODY, COND, ELSE, IF, THEN
 from metadef.dtype import DType
 from metadef.error import OperatorError, UsageError, suggest
 from metadef.format import Shape
@@ -35,23 +36,49 @@ def evaluate(
         UsageError: a feed is missing, unknown or of another shape. OperatorError: a framework node has no reference.
     """
     _check_feeds(graph, feeds)
-    values: dict[int, np.ndarray] = {}
-    for tensor in graph.inputs:
-        values[id(tensor)] = _stored(feeds[tensor.name], tensor.desc.dtype, overflow)
-    for tensor in graph.constants():
-        values[id(tensor)] = constant_value(tensor)
-    last_use = {} if keep else _last_uses(graph)
-    for node in graph.nodes:
-        operands = [None if tensor is None else values[id(tensor)] for tensor in node.inputs]
-        for tensor, value in zip(node.outputs, evaluate_node(node, operands, compute=compute, overflow=overflow)):
-            values[id(tensor)] = value
-        for tensor in last_use.get(id(node), ()):
-            del values[id(tensor)]
+    given = [_stored(feeds[tensor.name], tensor.desc.dtype, overflow) for tensor in graph.inputs]
+    values = _values(graph, given, compute, overflow, keep)
     results = {name: values[id(tensor)] for name, tensor in zip(graph.output_names, graph.outputs)}
     if keep:
         made = {tensor.name: values[id(tensor)] for node in graph.nodes for tensor in node.outputs}
         results = made | results
     return results
+
+
+def _values(
+    graph: Graph, given: Sequence[np.ndarray], compute: type, overflow: str, keep: bool = False
+) -> dict[int, np.ndarray]:
+    """Values of a graph's tensors by identity: its outputs, or with ``keep`` all of them."""
+    values = {id(tensor): value for tensor, value in zip(graph.inputs, given, strict=True)}
+    for tensor in graph.constants():
+        values[id(tensor)] = constant_value(tensor)
+    last_use = {} if keep else _last_uses(graph)
+    for node in graph.nodes:
+        operands = [None if tensor is None else values[id(tensor)] for tensor in node.inputs]
+        if node.subgraphs:
+            results = _control_results(node, [item for item in operands if item is not None], compute, overflow)
+        else:
+            results = evaluate_node(node, operands, compute=compute, overflow=overflow)
+        values.update((id(tensor), value) for tensor, value in zip(node.outputs, results))
+        for tensor in last_use.get(id(node), ()):
+            del values[id(tensor)]
+    return values
+
+
+def _control_results(node: Node, operands: list[np.ndarray], compute: type, overflow: str) -> list[np.ndarray]:
+    """Results of a node with subgraphs (``metadef.control``)."""
+
+    def run(key: str, given: list[np.ndarray]) -> list[np.ndarray]:
+        inner = node.subgraphs[key]
+        values = _values(inner, given, compute, overflow)
+        return [values[id(tensor)] for tensor in inner.outputs]
+
+    if node.op_type == IF:
+        return run(THEN if operands[0].all() else ELSE, operands[1:])
+    count = len(node.outputs)
+    while run(COND, operands)[0].all():
+        operands[:count] = run(BODY, operands)
+    return operands[:count]
 
 
 def evaluate_node(

@@ -6,6 +6,7 @@ Names are GE's where the meaning agrees; ``fusion_switch.cfg`` and ``PassOptions
 from __future__ import annotations
 
 from metadef.graph import Graph
+from metadef.passes.channel_shuffle import JoinShuffle
 from metadef.passes.cleanup import (
     CommonSubexpressionEliminationPass,
     FoldConstants,
@@ -23,6 +24,7 @@ from metadef.passes.graph_fusion import (
     JoinAffine,
     SplitBatchNorm,
 )
+from metadef.passes.invariant import LoopInvariantPass
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
 from metadef.passes.notask import ConcatNotaskPass, SplitNotaskPass
 from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinHardSwish, JoinLayerNorm
@@ -83,6 +85,7 @@ PIPELINE: tuple[Pass, ...] = (
     _fusion("LayerNormONNXFusionPass", "a layer norm in nine steps is one operator", JoinLayerNorm()),
     _fusion("GeluFusion", "Gelu spelled out with Erf is one operator (our own pass)", JoinGelu()),
     _fusion("SwishFusion", "x times its sigmoid, hard or not, is one (our own pass)", JoinGate(), JoinHardSwish()),
+    _fusion("ShuffleChannelFusion", "a channel shuffle spelled out by views is one operator (our own)", JoinShuffle()),
     _fusion("MatMulTransposeFusion", "a transpose is the product's flag (our own pass)", FoldTranspose()),
     _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
     _fusion("ConvBatchnormFusionPass", "normalisation goes into filter and bias", FoldBatchNorm()),
@@ -96,6 +99,7 @@ PIPELINE: tuple[Pass, ...] = (
     _prepare("CastRemoveFusionPass", "casts that the new types made idle", RemoveNeutral("Cast"), JoinCasts()),
     RefineRunningFormat("RefineRunningFormat", "the formats that the kernels read", required=True),
     _prepare("TransOpSymmetryEliminationPass", "format changes that undo each other", CancelTransData()),
+    LoopInvariantPass("LoopInvariantPass", "what no iteration changes is computed before the loop (our own pass)"),
     EnginePlacer("EnginePlacer", "which unit runs which node", required=True),
     SmallChannelPass("SmallChannelPass", "pictures are not padded to a channel block (our own pass)"),
     # UB fusion: epilogues on the chip.

@@ -45,7 +45,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         "model": output,
         "soc": program.soc,
         "tasks": len(program.tasks),
-        "host_tasks": sum(not task.on_device for task in program.tasks),
+        "host_tasks": sum(task.on_host for task in program.tasks),
         "weights_bytes": program.weights_bytes,
         "peak_bytes": program.total_size,
         "gears": {name: each.total_size for name, each in compilation.model.programs.items() if name},

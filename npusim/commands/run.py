@@ -143,9 +143,7 @@ def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> d
         "weights_bytes": program.weights_bytes,
         "tasks": len(program.tasks),
         **_gear_summary(session),
-        "host_tasks": [
-            {"name": task.name, "reason": task.kernel.reason} for task in program.tasks if not task.on_device
-        ],
+        "host_tasks": [{"name": task.name, "reason": task.kernel.reason} for task in program.tasks if task.on_host],
     }
 
 
@@ -194,7 +192,7 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
                 highlight=False,
             )
     for task in program.tasks:
-        if not task.on_device:
+        if task.on_host:
             console.print(f"  on the host: {task.name} ({task.kernel.op_type}): {task.kernel.reason}")
 
 

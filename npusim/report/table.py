@@ -12,7 +12,10 @@ PIPES = ("MTE2", "MTE1", "CUBE", "FIXPIPE", "VECTOR", "MTE3", "SCALAR")
 
 
 def task_rows(profile: Profile) -> list[dict[str, Any]]:
-    """One dictionary a task with plain values, in execution order (what ``--json`` prints)."""
+    """One dictionary a task with plain values, in execution order (what ``--json`` prints).
+
+    A task that ran several times has one row, with its ``runs`` added up.
+    """
     return [
         {
             "task": task.task,
@@ -21,6 +24,7 @@ def task_rows(profile: Profile) -> list[dict[str, Any]]:
             "algorithm": task.algorithm,
             "engine": task.engine,
             "block_dim": task.block_dim,
+            "runs": task.runs,
             "start_cycles": task.start_cycles,
             "cycles": task.cycles,
             "us": round(profile.to_us(task.cycles), 4),
@@ -37,13 +41,13 @@ def task_rows(profile: Profile) -> list[dict[str, Any]]:
             "origins": list(task.origins),
             "layer": task.layer,
         }
-        for task in profile.tasks
+        for task in profile.by_task().tasks
     ]
 
 
 def by_time(profile: Profile, count: int | None = None) -> list[TaskProfile]:
-    """Longest tasks first."""
-    return sorted(profile.tasks, key=lambda task: -task.cycles)[:count]
+    """Longest tasks first, all their runs added up."""
+    return sorted(profile.by_task().tasks, key=lambda task: -task.cycles)[:count]
 
 
 def print_table(profile: Profile, console: Any, *, top: int | None = None, compact: bool = False) -> None:
@@ -53,9 +57,12 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None, compa
     """
     from rich.table import Table
 
-    tasks: Sequence[TaskProfile] = profile.tasks if top is None else by_time(profile, top)
+    tasks: Sequence[TaskProfile] = profile.by_task().tasks if top is None else by_time(profile, top)
+    repeats = any(task.runs > 1 for task in tasks)
     pipes = () if compact else tuple(pipe for pipe in PIPES if any(task.pipes.get(pipe) for task in tasks))
-    total = f"{len(profile.tasks)} tasks, {profile.cycles:,} cycles = {show_us(profile.us)}"
+    total = (
+        f"{len(profile.tasks)} {'executed ' if repeats else ''}tasks, {profile.cycles:,} cycles = {show_us(profile.us)}"
+    )
     title = f"{profile.name} on {profile.soc}: {total}" + ("" if top is None else f"; the {len(tasks)} longest")
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("#", justify="right")
@@ -63,6 +70,8 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None, compa
     table.add_column("from nodes", max_width=28 if compact else 34)
     table.add_column("on")
     table.add_column("cores", justify="right")
+    if repeats:
+        table.add_column("runs", justify="right")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
     for pipe in pipes:
@@ -79,6 +88,7 @@ def print_table(profile: Profile, console: Any, *, top: int | None = None, compa
             _origins(task),
             _where(task.engine),
             str(task.block_dim),
+            *((str(task.runs),) if repeats else ()),
             show_us(profile.to_us(task.cycles)),
             show_share(task.cycles, profile.cycles),
             *(f"{task.pipes[pipe]:,}" if task.pipes.get(pipe) else "" for pipe in pipes),
@@ -108,4 +118,5 @@ def gm_bytes(task: TaskProfile) -> int:
 
 
 def _where(engine: str) -> str:
-    return {"AIcoreEngine": "cube", "VectorEngine": "vector"}.get(engine, "host")
+    names = {"AIcoreEngine": "cube", "VectorEngine": "vector", "DNN_VM_RTS": "scheduler"}
+    return names.get(engine, "host")

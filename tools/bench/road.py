@@ -108,7 +108,7 @@ def speed(path: Path, soc: str, feed: dict[str, np.ndarray], rounds: int) -> dic
     session.close()
     return {
         "tasks": len(program.tasks),
-        "host_tasks": sum(not task.on_device for task in program.tasks),
+        "host_tasks": sum(task.on_host for task in program.tasks),
         "arena_bytes": program.total_size,
         "theory_min": program.theory_min,
         "weights_bytes": program.weights_bytes,
