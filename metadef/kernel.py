@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from metadef.format import TensorDesc
@@ -152,3 +153,10 @@ class Kernel:
     domain: str = "ascend"
     reason: str = ""
     opset: int = 0
+
+    @cached_property
+    def moves_lanes(self) -> bool:
+        """Whether single lanes of channel blocks change places (see ``metadef.ops.channels``)."""
+        from metadef.ops.channels import lane_maps
+
+        return lane_maps(self) is not None

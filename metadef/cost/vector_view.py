@@ -417,6 +417,8 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
         return (1 if channel_first else max(blocked.c0, 1)), channel_first
     if kernel.op_type == "ShuffleChannel":
         return prod(x.origin_shape[2:]), False
+    if kernel.op_type == "ShuffleChannel":
+        return prod(x.origin_shape[2:]), False
     if kernel.op_type == "TransposeD":
         perm = tuple(kernel.attrs["perm"])
         run, axis = 1, len(perm) - 1
@@ -432,6 +434,8 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
 
 def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     """Data movement: rows by DMA; an exchanged innermost axis passes the transposing instruction block by block."""
+    if kernel.moves_lanes:
+        return _lane_kernel(kernel, target)
     y = kernel.outputs[0]
     elements = _stored_elements(y)
     units, unit_elements = _units(kernel, elements)
@@ -513,6 +517,31 @@ def _fractal_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
     if width * size % BLOCK_BYTES and width <= LONG_ROW and y.is_plain:
         listed.append(_odd_rows(target, elements / width, width, "alignment.odd_fractal_cycles"))
     return listed
+
+
+def _lane_kernel(kernel: Kernel, target: Target) -> VectorView:
+    """Single lanes of NC1HWC0: blocks are turned so that channels are rows, and turned back with others beside them.
+
+    The transposing instruction takes sixteen row addresses on either side, so that picking rows costs nothing more.
+    """
+    sides = [[desc for desc in side if desc is not None] for side in (kernel.inputs, kernel.outputs)]
+    elements = sum(_stored_elements(desc) for desc in kernel.outputs)
+    units, unit_elements = _units(kernel, elements)
+    size = kernel.outputs[0].dtype.bytes
+    turned = elements + sum(_stored_elements(desc) for desc in sides[0])
+    listed = [Work("transpose", size, bytes=turned * size)]
+    if size > 2:
+        per_block = target.value("vector.block_move_cycles")
+        blocks = turned / FRACTAL_ROWS
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    loads, stores = (
+        tuple(
+            Stream(port, desc.payload_bytes, prod(desc.shape[:3]), prod(desc.shape[3:]) * size)
+            for port, desc in enumerate(side)
+        )
+        for side in sides
+    )
+    return VectorView(units, unit_elements, loads, stores, tuple(listed))
 
 
 def _gather_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:

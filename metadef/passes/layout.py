@@ -17,18 +17,21 @@ import numpy as np
 from metadef.format import Format, TensorDesc, ceil_div
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass, FormatRule
-from metadef.ops.slicing import slice_ranges
+from metadef.ops.channels import CHANNEL_MOVES, channel_maps, why_lanes_move
 from metadef.passes.ub_fusion import cube_activations, is_cube
 from metadef.rewrite import Nodes, Pass, PassContext, Rule, bypass, inherit
 
 if TYPE_CHECKING:
     from metadef.target import Target
 
-BLOCK_MOVES = {"ConcatD": "concat_dim", "SplitD": "split_dim", "SplitVD": "split_dim"}
-"""Types that join or cut along one axis (named by the attribute): in NC1HWC0 too, where whole channel blocks move."""
+BLOCK_MOVES = frozenset({"ConcatD", "SplitD", "SplitVD"})
+"""Types that join or cut along one axis: in NC1HWC0 too."""
 
 IMAGE_MOVES = ("PadD", "ResizeNearestNeighborV2D", "StridedSliceD")
 """Types that move pixels: in NC1HWC0 too, where they leave the channels alone or take whole blocks of them."""
+
+MOVES = CHANNEL_MOVES.union(BLOCK_MOVES, IMAGE_MOVES)
+"""All types that move and may take either side: single channels too, where nothing else moves."""
 
 NOT_ZERO_SAFE = frozenset({"Log", "Reciprocal", "Rsqrt", "RealDiv", "Pow", "FloorMod"})
 """Types that make infinities or NaN of the zeros in padding lanes; only tensors without such lanes may be blocked."""
@@ -95,12 +98,12 @@ def wants_blocks(node: Node) -> bool:
 def is_free(node: Node) -> bool:
     opdef = node.opdef if node.domain == "ascend" else None
     any_format = opdef is not None and opdef.formats is FormatRule.ANY and opdef.cost is not CostClass.HOST
-    return any_format or (opdef is not None and node.op_type in (*BLOCK_MOVES, *IMAGE_MOVES))
+    return any_format or (opdef is not None and node.op_type in MOVES)
 
 
 def why_not_blocked(node: Node, target: Target) -> str:
     """Why a node that may take any format cannot work on NC1HWC0; "" if it can."""
-    if node.op_type in BLOCK_MOVES or node.op_type in IMAGE_MOVES:
+    if node.op_type in MOVES:
         return _why_not_moved(node, target)
     shape = node.outputs[0].desc.origin_shape
     if len(shape) != 4 or 0 in shape:
@@ -137,31 +140,10 @@ def _why_not_moved(node: Node, target: Target) -> str:
         shape = tensor.desc.origin_shape
         if len(shape) != 4 or 0 in shape or is_scalar(tensor):
             return f"'{tensor.name}' has not four axes with elements"
-    c0 = target.c0(node.outputs[0].desc.dtype)
-    if node.op_type in IMAGE_MOVES:
-        return _why_channels_move(node, c0)
-    pieces = operands if node.op_type == "ConcatD" else node.outputs
-    for tensor in pieces[:-1] if node.attrs[BLOCK_MOVES[node.op_type]] % 4 == 1 else ():
-        if tensor.desc.origin_shape[1] % c0:
-            return f"'{tensor.name}' has {tensor.desc.origin_shape[1]} channels, which is no multiple of {c0}"
-    return ""
-
-
-def _why_channels_move(node: Node, c0: int) -> str:
-    """Why padding, cutting or enlarging images touches single lanes of channel blocks; "" if it does not."""
-    attrs, x = node.attrs, node.inputs[0]
-    assert x is not None
-    c = x.desc.origin_shape[1]
-    if node.op_type == "PadD":
-        if any(attrs["paddings"][2:4]):
-            return "it pads the channels"
-        zeros = attrs["mode"] == "constant" and attrs["constant_values"] == 0
-        return "" if zeros else "it pads with other values than zeros, which the padding lanes must hold"
-    if node.op_type == "StridedSliceD":
-        (first, step, count) = slice_ranges(x.desc.origin_shape, attrs)[1]
-        whole = step == 1 and first % c0 == 0 and (first + count == c or (first + count) % c0 == 0)
-        return "" if whole else f"it takes channels {first} to {first + count} of {c}, no whole blocks of {c0}"
-    return ""
+    shapes, made = ([tensor.desc.origin_shape for tensor in side] for side in (operands, node.outputs))
+    if node.op_type in BLOCK_MOVES or channel_maps(node.op_type, shapes, made, node.attrs) is not None:
+        return ""
+    return why_lanes_move(node.op_type, shapes[0], node.attrs, target.c0(node.outputs[0].desc.dtype))
 
 
 def is_scalar(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ GE_LOCAL, as views are; what stands in the way is recorded for every other one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -97,7 +98,7 @@ def _why_copied(
     """Why a concatenation has to copy; "" if it need not."""
     if node.fused:
         return "it computes an epilogue"
-    if reason := _why_apart(node.output, node.attrs["concat_dim"]):
+    if reason := _why_apart(node.output, node.attrs["concat_dim"], operands[:-1]):
         return reason
     if id(node.output) in handed_out:
         return "its result is an output of the graph, which has memory of its own"
@@ -123,7 +124,7 @@ def _why_cut(node: Node, x: Tensor, handed_out: set[int]) -> str:
     """Why a split has to copy; "" if it need not."""
     if node.fused:
         return "it computes an epilogue"
-    if reason := _why_apart(x, node.attrs["split_dim"]):
+    if reason := _why_apart(x, node.attrs["split_dim"], node.outputs[:-1]):
         return reason
     for tensor in node.outputs:
         if id(tensor) in handed_out:
@@ -133,8 +134,13 @@ def _why_cut(node: Node, x: Tensor, handed_out: set[int]) -> str:
     return ""
 
 
-def _why_apart(whole: Tensor, axis: int) -> str:
-    """Why the pieces along an axis do not lie one after another in the whole; "" if they do."""
+def _why_apart(whole: Tensor, axis: int, inner: Sequence[Tensor]) -> str:
+    """Why the pieces along an axis do not lie one after another in the whole; "" if they do.
+
+    ``inner`` are all pieces but the last.
+    """
     axis %= len(whole.desc.origin_shape)
+    if not whole.desc.is_plain and axis == 1 and any(tensor.desc.origin_shape[1] % whole.desc.c0 for tensor in inner):
+        return f"its pieces end inside blocks of {whole.desc.c0} channels"
     outer = prod(whole.desc.shape[:axis])
     return f"{outer} rows lie before axis {axis}, so that the pieces interleave" if outer != 1 else ""

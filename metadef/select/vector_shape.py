@@ -133,7 +133,7 @@ def _move(kernel: Kernel, target: Target) -> VectorShape:
     if blocked is None or get_op(kernel.op_type).cost is not CostClass.MOVE or not prod(blocked.shape):
         return _flat(kernel, target)
     n, c1, h, w, c0 = blocked.shape
-    units = n * h if lane_maps(kernel) is not None else n * c1 * h
+    units = n * h if kernel.moves_lanes else n * c1 * h
     moved = [Stream(f"x{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.inputs) if desc]
     results = [Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs)]
     elements = sum(prod(desc.shape) for desc in kernel.outputs) // units if units < n * c1 * h else w * c0

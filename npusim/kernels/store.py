@@ -38,6 +38,7 @@ FAMILIES = {
     "flat": "npusim.kernels.elementwise",
     "copy": "npusim.kernels.move",
     "gather": "npusim.kernels.move",
+    "lanes": "npusim.kernels.lanes",
     "scatter": "npusim.kernels.move",
     "transdata": "npusim.kernels.transdata",
     "reduce": "npusim.kernels.reduce",

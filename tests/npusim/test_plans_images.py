@@ -138,5 +138,29 @@ def test_images_are_padded_and_cut_in_blocks(draw: Draw, dtype: DType):  # noqa:
     check(mini_task("StridedSliceD", [x], cut | {"end": (2, 3 * c0 + 5, 0, 6)}))
     odd = mini_task("StridedSliceD", [x], cut | {"begin": (0, 3, 3, 1)})
     assert "parts of channel blocks" in str(odd.loaded.fallbacks)
-    odd = mini_task("PadD", [x], {"paddings": (0, 0, 1, 0, 0, 0, 0, 0)})
+    odd = mini_task("PadD", [x], {"paddings": (0, 0, 1, 0, 1, 0, 0, 0)})
     assert "PadD of channels" in str(odd.loaded.fallbacks)
+
+
+LANES = {
+    "ShuffleChannel": {"group": 3},
+    "SplitD": {"split_dim": -3, "num_split": 3},
+    "StridedSliceD": {"begin": (0, -2), "end": (2, 1), "strides": (1, -3)},
+    "PadD": {"paddings": (0, 0, 5, 20, 0, 0, 0, 0)},
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, HALF, SINGLE], ids=str)
+@pytest.mark.parametrize("op_type", LANES)
+def test_single_channels_change_places(draw: Draw, op_type: str, dtype: DType):  # noqa: F811
+    x = draw(dtype, 2, 42, 5, 7, format=NC1, c0=32 // dtype.bytes)
+    check(mini_task(op_type, [x], LANES[op_type]))
+    check(mini_task(op_type, [draw(dtype, 2, 42, 5, 7)], LANES[op_type]))
+    check(mini_task(op_type, [draw(dtype, 1, 6, 1, 1, format=NC1, c0=32 // dtype.bytes)], LANES[op_type]))
+
+
+@TYPES
+def test_channels_of_several_tensors_meet_in_a_block(draw: Draw, dtype: DType):  # noqa: F811
+    c0 = blocks(dtype)
+    parts = [draw(dtype, 2, channels, 4, 6, format=NC1, c0=c0) for channels in (3, 2 * c0, 1, c0 + 5, 24)]
+    check(mini_task("ConcatD", parts, {"concat_dim": 1}))

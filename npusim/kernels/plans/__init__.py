@@ -19,7 +19,7 @@ from metadef.program import Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
-from npusim.kernels.plans import matmul, move, pool, reduce, rows, slicing, storage, transposed, vector, winograd
+from npusim.kernels.plans import lanes, matmul, move, pool, reduce, rows, slicing, storage, transposed, vector, winograd
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
@@ -46,6 +46,7 @@ PLANNERS: dict[str, PlanFunction] = {
     "PadD": move.plan_pad,
     "ResizeNearestNeighborV2D": move.plan_resize,
     "RmsNorm": rows.plan_rms_norm,
+    "ShuffleChannel": lanes.plan_shuffle,
     "ScatterUpdate": slicing.plan_scatter,
     "SoftmaxV2": rows.plan_softmax,
     "SplitD": slicing.plan_split,
@@ -131,7 +132,7 @@ def plan_task(task: Task, device: Device, options: PlanOptions) -> tuple[list[Ca
     """The calls of a device task and "", or None and the reason why only its twin can run it."""
     if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
         return [], ""
-    function = PLANNERS.get(task.kernel.op_type)
+    function = lanes.plan_lanes if task.kernel.moves_lanes else PLANNERS.get(task.kernel.op_type)
     if function is None:
         return None, f"no fast kernel for operator {task.kernel.op_type}"
     try:

@@ -28,6 +28,7 @@ class Sample:
 WINDOW = {"ksize": (1, 1, 3, 2), "strides": (1, 1, 2, 1), "pads": (1, 0, 1, 1)}
 BOOL = np.array([[True, False, True], [False, False, True]])
 SAMPLES: dict[str, Sample] = {
+    "ShuffleChannel": Sample(((2, 6, 3, 5),), {"group": 3}),
     "AccumulateNV2": Sample(((2, 3, 5), (5,), (3, 1))),
     "ArgMaxD": Sample(((2, 3, 5),), {"dimension": 1}),
     "ArgMinD": Sample(((2, 3, 5),), {"dimension": -1, "keep_dims": True}),

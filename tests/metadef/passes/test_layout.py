@@ -160,15 +160,48 @@ graph("why"):
   %a = Conv2D(x=%x, filter=%v) {strides=[1, 1, 1, 1]}
   %b = Conv2D(x=%a, filter=%v) {strides=[1, 1, 1, 1]}
   %c = ConcatD(x0=%a, x1=%b) {concat_dim=1}
-  %d = Conv2D(x=%c, filter=%w) {strides=[1, 1, 1, 1]}
+  %t = TransposeD(x=%c) {perm=[0, 1, 3, 2]}
+  %d = Conv2D(x=%t, filter=%w) {strides=[1, 1, 1, 1]}
   return (%d as "d")
 """,
         "RefineRunningFormat",
     )
     notes = report.record("RefineRunningFormat").notes
     texts = [notes[node.name] for node in graph.nodes if node.op_type == "TransData"]
-    assert len(texts) == count(graph, "TransData") == 5
-    assert sum("24 channels, which is no multiple of 16" in text for text in texts) == 3
+    assert len(texts) == count(graph, "TransData") == 4
+    assert sum("TransposeD knows no other layout" in text for text in texts) == 2
+
+
+MOVES = {
+    "joined off the blocks": ("%m = ConcatD(x0=%a, x1=%a) {concat_dim=1}", 48, True),
+    "cut off the blocks": ("%m, %n = SplitVD(x=%a) {split_dim=1, num_split=2, size_splits=[10, 14]}", 10, True),
+    "every other channel": ("%m = StridedSliceD(x=%a) {begin=[0, 1], end=[1, 24], strides=[1, 2]}", 12, True),
+    "padded": ("%m = PadD(x=%a) {paddings=[0, 0, 3, 5, 0, 0, 0, 0]}", 32, True),
+    "shuffled": ("%m = ShuffleChannel(x=%a) {group=3}", 24, True),
+    "padded with pixels": ("%m = PadD(x=%a) {paddings=[0, 0, 3, 5, 1, 0, 0, 0]}", 32, False),
+    "padded with ones": ("%m = PadD(x=%a) {paddings=[0, 0, 3, 5, 0, 0, 0, 0], constant_values=1.0}", 32, False),
+    "cut with pixels": ("%m = StridedSliceD(x=%a) {begin=[0, 1, 1], end=[1, 24, 8], strides=[1, 2, 1]}", 12, False),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_single_channels_move_in_blocks_if_nothing_else_does(run, name):
+    line, channels, blocked = MOVES[name]
+    graph, report = run(
+        f"""
+graph("lanes"):
+  %x : float16[1,24,8,8] = Data()
+  %v : float16[24,24,1,1] = Const(seed=1)
+  %w : float16[24,{channels},1,1] = Const(seed=2)
+  %a = Conv2D(x=%x, filter=%v) {{strides=[1, 1, 1, 1]}}
+  {line}
+  %d = Conv2D(x=%m, filter=%w) {{strides=[1, 1, 1, 1]}}
+  return (%d as "d")
+""",
+        "RefineRunningFormat",
+    )
+    assert count(graph, "TransData") == (2 if blocked else 4)
+    assert len(report.record("RefineRunningFormat").refusals) == (not blocked)
 
 
 def test_pixels_move_in_blocks_between_convolutions(run):

@@ -54,6 +54,26 @@ def test_chains_lie_in_one_block_and_the_plan_holds(run):
     assert plan.theory_min <= plan.total_size
 
 
+@pytest.mark.parametrize("node", ["ConcatD(x0=%p, x1=%p2) {concat_dim=1}", "ConcatD(x0=%q, x1=%q2) {concat_dim=1}"])
+def test_pieces_that_end_inside_blocks_are_copied(run, node):
+    text = f"""
+graph("blocks"):
+  %x : float16[1,24,8,8] = Data()
+  %y : float16[1,32,8,8] = Data()
+  %p = MaxPoolV3(x=%x) {{ksize=[1, 1, 2, 2], strides=[1, 1, 2, 2]}}
+  %p2 = MaxPoolV3(x=%x) {{ksize=[1, 1, 3, 3], strides=[1, 1, 2, 2], pads=[0, 1, 0, 1]}}
+  %q = MaxPoolV3(x=%y) {{ksize=[1, 1, 2, 2], strides=[1, 1, 2, 2]}}
+  %q2 = MaxPoolV3(x=%x) {{ksize=[1, 1, 3, 3], strides=[1, 1, 2, 2], pads=[0, 1, 0, 1]}}
+  %c = {node}
+  %d = MaxPoolV3(x=%c) {{ksize=[1, 1, 2, 2], strides=[1, 1, 2, 2]}}
+  return (%d as "d")
+"""
+    graph, report = run(text)
+    refused = [item.reason for item in report.record("ConcatNotaskPass").refusals]
+    assert refused == ([] if "q" in node else ["its pieces end inside blocks of 16 channels"])
+    assert ("c" in notask(graph)) == ("q" in node)
+
+
 REFUSED = {
     "interleave": ("ConcatD(x0=%a, x1=%b) {concat_dim=2}", "rows lie before axis 2"),
     "itself": ("ConcatD(x0=%a, x1=%a) {concat_dim=1}", "joins a tensor with itself"),
