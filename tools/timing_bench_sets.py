@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from metadef.error import LabError
@@ -10,18 +9,22 @@ from metadef.target import Target
 from timing_chain import Chain
 from timing_data import Microseconds, Pair, Sample, collect, rows_of
 from timing_recipes import RECIPES, Case
+from timing_recipes_conv import composed_case, conv_case, is_conv
 
 FILE = "op_bench_cases"
 
 
-def bench_sample(keep: Callable[[dict[str, str]], bool]) -> Callable[[Path], Sample]:
-    """Cases that ``keep`` marks; those without a recipe lower the coverage."""
+def bench_cases(data: Path) -> Sample:
+    """All cases but single products, which have sets of their own; those without a recipe lower the coverage."""
+    rows = [row for row in rows_of(data, FILE) if row["trust"] != "C" and not is_product(row)]
+    return collect(rows, predict_case)
 
-    def build(data: Path) -> Sample:
-        rows = [row for row in rows_of(data, FILE) if row["trust"] != "C"]
-        return collect([row for row in rows if keep(row)], predict_case)
 
-    return build
+def is_product(row: dict[str, str]) -> bool:
+    """A plain matrix product."""
+    kind = row["op_type"]
+    plain = kind == "gemm" or "atmul" in kind or "matrix_mult" in kind
+    return plain and row["composite"] != "1" and not any(word in kind for word in ("quant", "group", "bias"))
 
 
 def predict_case(row: dict[str, str], target: Target) -> Pair | None:
@@ -36,11 +39,12 @@ def predict_case(row: dict[str, str], target: Target) -> Pair | None:
 def case_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> Microseconds | None:
     """Microseconds of a case, or None if no recipe knows its kind."""
     case = Case.of(row, target, left_out)
-    build = RECIPES.get(case.kind)
-    if build is None:
-        return None
+    build = RECIPES.get(case.kind) or (conv_case if is_conv(case.kind) else None)
     try:
-        build(case)
+        if build is not None:
+            build(case)
+        elif not composed_case(case):
+            return None
     except (IndexError, KeyError, ValueError) as error:
         raise LabError(f"case {row['op_type']} {row['input_shapes']}: {error!r}") from error
     return _timed(case.chain)
@@ -49,8 +53,4 @@ def case_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> M
 def _timed(chain: Chain) -> Microseconds:
     us = chain.us("benchmark")
     lists = sum(kernel.op_type.startswith("Foreach") for kernel, _, _ in chain.steps)
-    if not lists:
-        return us
-    whole = Microseconds(us + lists * chain.target.value("launch.foreach_us"))
-    whole.cause = us.cause
-    return whole
+    return us.plus(lists * chain.target.value("launch.foreach_us"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from metadef.cost.cube_view import B_SHARE, HF32
 from metadef.cost.mixed import MIXED, Mixed, Stage, vector_stage
 from metadef.cost.run import run_kernel
 from metadef.cost.signature import ELEMENTWISE, ROWS
@@ -18,7 +19,7 @@ from metadef.cost.signature_view import signature_kernel
 from metadef.cost.signatures import SIGNATURES, default_signature, find_signature
 from metadef.cost.streams import MemoryState
 from metadef.dtype import DType
-from metadef.format import Format, TensorDesc, ceil_div
+from metadef.format import Format, TensorDesc, ceil_div, round_up
 from metadef.kernel import TIMING_ONLY, CubeTile, Engine, FusedOp, Kernel
 from metadef.op import CostClass, find_op
 from metadef.select.cube import choose_cube_kernel
@@ -90,9 +91,11 @@ class Chain:
         self.steps.append((kernel, present, results))
         return results[0]
 
-    def us(self, protocol: str, *, warm: bool = False) -> Microseconds:
-        """Microseconds of all kernels, each with its launch. Tensors that no kernel wrote are cold unless ``warm``."""
-        cache = L2(int(self.target.value("memory.l2_bytes")))
+    def us(self, protocol: str, *, warm: Sequence[bool] = (), full: bool = False) -> Microseconds:
+        """Microseconds of all kernels, each with its launch. Tensors that no kernel wrote are cold, except ``warm``
+        inputs of the first; ``full`` says that L2 holds results of other tasks, which leave for what these write."""
+        capacity = int(self.target.value("memory.l2_bytes"))
+        cache = L2(capacity)
         places: dict[int, tuple[int, int]] = {}
         place, cycles = 0, 0
         parts: dict[str, int] = {}
@@ -101,8 +104,11 @@ class Chain:
                 if item.name not in places:
                     places[item.name] = (place, item.desc.payload_bytes)
                     place += item.desc.payload_bytes + 512
-        if warm:
-            cache.touch((), [places[item.name] for item in self.steps[0][1]])
+        if full:
+            cache.touch((), [(1 << 50, capacity)])
+        near = [places[item.name] for item, flag in zip(self.steps[0][1], warm) if flag]
+        if near:
+            cache.touch((), near)
         for kernel, inputs, outputs in self.steps:
             access = cache.touch([places[item.name] for item in inputs], [places[item.name] for item in outputs])
             cold = iter(1 - hit / max(places[item.name][1], 1) for hit, item in zip(access.hits, inputs))
@@ -160,8 +166,8 @@ def product(
 ) -> Value:  # fmt: skip
     """A (batched) matrix product of values that are seen as m x k and k x n (or turned around).
 
-    ``finish`` names what is fused behind it; ``packed`` weights are stored in FRACTAL_NZ; ``listed`` products are a list
-    that vector cores deal out.
+    ``finish`` names what is fused behind it; ``packed`` weights are stored in FRACTAL_NZ; ``listed`` products are a
+    list that vector cores deal out.
     """
     lead = (batch,) if batch > 1 else ()
     kind, flags = ("BatchMatMulV2", ("adj_x1", "adj_x2")) if lead else ("MatMulV2", ("transpose_x1", "transpose_x2"))
@@ -214,3 +220,24 @@ def widened_product(chain: Chain, a: Value, b: Value, m: int, n: int, k: int) ->
     assert isinstance(cube.tile, CubeTile)
     rounds = ceil_div(k, cube.tile.k1)
     return _joined(chain, (Stage(widen, (1,)), Stage(cube, (0, None), final=True)), [a, b], cube.outputs[0], rounds)
+
+
+def pixel_product(
+    chain: Chain, a: Value, b: Value, m: int, n: int, pixels: int, taps: int, *, hf32: bool = False
+) -> Value:
+    """A product over pixels (a gradient by a filter): cores share them and add their sums up in memory. ``taps`` says
+    how often an image's byte is laid out on the way to L0."""
+    c0, target = chain.target.c0(a.dtype), chain.target
+    pieces = min(target.cube_cores, ceil_div(pixels, 256))
+
+    def kernel(depth: int) -> Kernel:
+        first = TensorDesc((depth, m), a.dtype, Format.ND, Format.FRACTAL_NZ, c0)
+        second = TensorDesc((depth, n), a.dtype, Format.ND, Format.FRACTAL_NZ, c0)
+        attrs = {"transpose_x1": True, "transpose_x2": False, B_SHARE: 1.0 / taps, HF32: hf32}
+        result = TensorDesc((m, n), DType.FLOAT, Format.ND, Format.FRACTAL_NZ, 16)
+        return Kernel("MatMulV2", Engine.AICORE, (first, second, None), (result,), attrs)
+
+    tile = choose_cube_kernel(kernel(round_up(ceil_div(pixels, pieces), 16)), target, block_dim=1)[0].tile
+    assert isinstance(tile, CubeTile)
+    whole = replace(kernel(round_up(pixels, 16)), tile=replace(tile, split_k=pieces), block_dim=pieces)
+    return chain.cube(whole, (a, b), chosen=True)

@@ -21,13 +21,14 @@ from npusim.timing.l2 import L2
 CHIPS = {
     "910B1": "Ascend910B1", "910B3": "Ascend910B3", "910B1=910B3": "Ascend910B1", "910B_A2_24c": "Ascend910B1",
     "A3_24c": "Ascend910B1", "910B_A2": "Ascend910B2", "910B2": "Ascend910B2", "910B4": "Ascend910B4",
-    "910B_20c": "Ascend910B3",
+    "910B_20c": "Ascend910B3", "910B3_or_93": "Ascend910B3", "910B_20c_1650": "Ascend910_9362",
+    "910_9362": "Ascend910_9362",
     "310P3": "Ascend310P3",
     "910_gen1_30core": "Ascend910B-30core",
 }  # fmt: skip
 """Names in the data and the target that stands for them. An A3 die and an unnamed A2 part count as their A2 twins."""
 
-MEASURED_MHZ = {"Ascend910B4": 1650}
+MEASURED_MHZ = {"Ascend910B4": 1650, "Ascend910_9362": 1650}
 """Clocks of the measured boards where they are not those of the platform file (from cycles divided by time)."""
 
 
@@ -124,6 +125,12 @@ class Microseconds(float):
 
     cause: str = ""
 
+    def plus(self, more: float) -> Microseconds:
+        """The same with ``more`` microseconds."""
+        whole = Microseconds(self + more)
+        whole.cause = self.cause
+        return whole
+
 
 def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool | Sequence[bool]) -> Microseconds:
     """Microseconds of a kernel on its own, launch included; ``cold`` as for :func:`memory_of`."""
@@ -132,9 +139,14 @@ def kernel_us(kernel: Kernel, target: Target, protocol: str, *, cold: bool | Seq
     for name, count in run.core.why.items():
         parts[name] = parts.get(name, 0) + count * run.waves
     us = Microseconds(run.cycles / target.clock_mhz)
-    name = max(parts, key=lambda key: parts[key])
-    us.cause = f"{name} {parts[name] / max(run.cycles, 1):.0%}"
+    us.cause = main_cause(parts, run.cycles)
     return us
+
+
+def main_cause(parts: dict[str, int], cycles: int) -> str:
+    """The largest part of a task's cycles, by name and share."""
+    name = max(parts, key=lambda key: parts[key])
+    return f"{name} {parts[name] / max(cycles, 1):.0%}"
 
 
 DTYPES = {
@@ -142,7 +154,7 @@ DTYPES = {
     "FLOAT16": DType.FLOAT16, "DT_BF16": DType.BF16, "FLOAT": DType.FLOAT, "INT32": DType.INT32, "INT64": DType.INT64,
     "BOOL": DType.BOOL, "INT8": DType.INT8, "int32": DType.INT32,
     "uint8": DType.UINT8, "uint16": DType.UINT16, "int64": DType.INT64, "NUMBER_TYPE_BEGIN": DType.BOOL,
-    "UINT8": DType.UINT8, "UINT16": DType.UINT16,
+    "UINT8": DType.UINT8, "UINT16": DType.UINT16, "bool": DType.BOOL, "DOUBLE": DType.DOUBLE,
 }  # fmt: skip
 
 

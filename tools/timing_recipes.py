@@ -404,6 +404,15 @@ def _grouped_quant(case: Case) -> None:
     product(case.chain, a, weights, rows, n, k, batch=groups, out=DType.INT8, finish=("DequantSwiglu",), packed=True)
 
 
+@recipe("matmul_bias_activation")
+def _matmul_activation(case: Case) -> None:
+    """A product, its bias, and an activation by kernels of their own."""
+    batch, m, n, k = _matrix_sides(case)
+    y = product(case.chain, case.input(0), case.input(1), m, n, k, batch=batch)
+    name = {"gelu": "Gelu", "sigmoid": "Sigmoid", "tanh": "Tanh"}.get(case.attrs.get("activation", "").lower(), "Relu")
+    case.chain.vector(name, [y])
+
+
 @recipe("weight_quant_batch_matmul")
 def _weight_quant(case: Case) -> None:
     _, m, n, k = _matrix_sides(case)

@@ -21,8 +21,10 @@ from metadef.kernel import Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
 from metadef.target import Target
 from npusim.timing.micro import add_tiles, read_copies
+from timing_bench_sets import bench_cases, is_product
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
-from timing_vector_sets import bench_vectors, is_expressible, is_loop, is_vendor_vector, profiled_vectors
+from timing_profile_sets import profiled, protocol
+from timing_vector_sets import is_expressible, profiled_vectors
 
 # -- instructions ----------------------------------------------------------------------------------------------------
 
@@ -213,9 +215,7 @@ def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
             "n": str(c[-1]), "k": str(k), "turned": turned, "cores": row["block_dim"],
         }  # fmt: skip
     for row in rows_of(data, "op_bench_cases"):
-        if row["op_type"] != "gemm" and "atmul" not in row["op_type"] and "matrix_mult" not in row["op_type"]:
-            continue
-        if row["composite"] == "1" or row["trust"] == "C" or "quant" in row["op_type"] or "group" in row["op_type"]:
+        if row["trust"] == "C" or not is_product(row):
             continue
         a, b, *_ = parse_shapes(row["input_shapes"])
         dtype = row["input_dtypes"].split(";")[0]
@@ -319,9 +319,10 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "matmul_fp32_910b": matmuls(("float32", "FLOAT")),
     "matmul_int8_910b": matmuls(("int8", "INT8")),
     "conv_910b": convolutions,
-    "vector_traces_910b": profiled_vectors(lambda row: is_vendor_vector(row) and not is_loop(row), "trace"),
-    "vector_loops_910b": profiled_vectors(lambda row: is_vendor_vector(row) and is_loop(row), "loop"),
-    "vector_bench_910b": bench_vectors,
+    "vector_traces_910b": profiled(lambda row: protocol(row) == "trace"),
+    "vector_loops_910b": profiled(lambda row: protocol(row) == "loop"),
+    "runtime_loops_910b": profiled(lambda row: protocol(row) == "pypto"),
+    "bench_cases_910b": bench_cases,
     "vector_traces_910": profiled_vectors(is_expressible, "trace", file="op_trace_910_gen1"),
     "conv_910": training.convolutions,
     "conv_dx_910": training.input_gradients,

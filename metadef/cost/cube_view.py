@@ -23,6 +23,8 @@ from metadef.target import Target
 
 B_SHARE = "b_share"
 """Attribute of a timing-only product: see ``CubeView.b_share``."""
+HF32 = "hf32"
+"""Attribute of a product or convolution of fp32 whose operands are rounded to HF32, at twice the rate."""
 BY_PIXEL_RATE = 32.0
 """Bytes per cycle of a load3d that fetches pixel by pixel."""
 FIXPIPE_OPS = frozenset({"Relu", "LeakyRelu", "PRelu"})
@@ -100,6 +102,7 @@ class CubeView:
     turned_a: bool = False
     turned_b: bool = False
     b_share: float = 1.0
+    hf32: bool = False
 
     @classmethod
     def of(cls, kernel: Kernel, target: Target) -> CubeView:
@@ -116,6 +119,10 @@ class CubeView:
     @property
     def element_bytes(self) -> int:
         return self.dtype.bytes
+
+    def fractal_cycles(self, target: Target) -> int:
+        """Cycles of one product of fractals (source for HF32: Ascend C, half the fp16 rate)."""
+        return max(target.fractal_cycles(self.dtype) // (2 if self.hf32 else 1), 1)
 
     @property
     def channel_block(self) -> int:
@@ -202,6 +209,7 @@ def _common(kernel: Kernel, base: int) -> dict[str, Any]:
         "plain_out": result.is_plain,
         "extra_bytes": tuple(extra),
         "epilogue": tuple(work),
+        "hf32": bool(kernel.attrs.get(HF32)),
     }
 
 

@@ -72,7 +72,7 @@ def cube_tile_cycles(
         small, target.value("cube.isolated_overhead_cycles"), target.value("cube.streamed_overhead_cycles")
     )
     products = (m // FRACTAL_ROWS) * (n // FRACTAL_ROWS) * (k // view.fractal_k)
-    cube = images * products * target.fractal_cycles(view.dtype) + count * steps * overhead
+    cube = images * products * view.fractal_cycles(target) + count * steps * overhead
 
     a_rate, b_rate = view.l0_rates(target)
     mte1 = images * (m * k * size * tn / a_rate + n * k * size * tm / b_rate) + count * steps * 4

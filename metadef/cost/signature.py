@@ -68,6 +68,9 @@ class Signature:
     """The list for 32-bit operands, where it is another one."""
     scalar: float = 0.0
     """Cycles an element of what scalar code does beside the list."""
+    setup: int = 0
+    """Cycles of scalar code on every core before its first tile: reading axes or lists, dealing out, meeting at a
+    barrier."""
     odd_work: tuple[str, ...] = ()
     """The list for planes of an odd number of pixels, which tiles of whole repeats do not divide."""
 

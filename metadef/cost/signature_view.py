@@ -138,12 +138,19 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
         listed.append(_listed(names, target, width, bytes_=_stored(big) * width))
     if rows and signature.row_calls:
         listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
-    if signature.scalar:
-        listed.append(Work("copy", width, calls=0.0, scalar_cycles=_stored(big) * signature.scalar))
+    listed += _scalar_work(kernel, signature, _stored(big), target)
     loads, stores = _streams(kernel, _stored(big))
     return VectorView(
         units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
     )
+
+
+def _scalar_work(kernel: Kernel, signature: Signature, elements: int, target: Target) -> list[Work]:
+    """What scalar code does: per element, and on every core at the start (kernels of the second generation)."""
+    cycles = elements * signature.scalar
+    if not target.coupled:
+        cycles += kernel.block_dim * signature.setup
+    return [Work("copy", 4, calls=0.0, scalar_cycles=float(cycles))] if cycles else []
 
 
 def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
@@ -166,7 +173,7 @@ def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView
         SLOT_BYTES // result.dtype.bytes,
         (),
         (Stream(0, amount),),
-        (_listed(("dup",), target, 4), *computed),
+        (_listed(("dup",), target, 4), *computed, *_scalar_work(kernel, signature, 0, target)),
     )
 
 
@@ -247,11 +254,15 @@ def _picked(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     """Rows by index: scalar code reads an index and starts one copy each."""
     table, result = kernel.inputs[0], kernel.outputs[0]
     assert table is not None
-    indices = kernel.inputs[1] if kernel.op_type == "Gather" and len(kernel.inputs) > 1 else table
-    assert indices is not None
+    places = [desc for desc in kernel.inputs[1:] if desc is not None and not desc.dtype.is_float]
+    indices = max(places, key=_stored, default=table)
     count = max(_stored(indices), 1)
-    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(count * target.value("vector.pick_cycles")))
-    loads = [Stream(1 if indices is not table else 0, indices.payload_bytes)]
+    each = target.value("vector.pick_cycles")
+    if result.payload_bytes < BLOCK_BYTES * count and not target.coupled:
+        # Single elements are read by scalar code, which waits for each.
+        each += target.path("GM->UB").latency_cycles
+    picking = Work("copy", 4, calls=0.0, scalar_cycles=float(count * each))
+    loads = [Stream(kernel.inputs.index(indices), indices.payload_bytes)]
     if indices is not table:
         small = table.payload_bytes <= target.value("memory.l2_bytes")
         amount = min(table.payload_bytes, result.payload_bytes) if small else result.payload_bytes
@@ -305,9 +316,13 @@ def _elements(kernel: Kernel, signature: Signature, target: Target) -> VectorVie
     listed: list[Work] = []
     if run > 1:
         listed.append(Work("transpose", size, bytes=elements * size))
+    elif target.value("alignment.padded_copy"):
+        each = target.value("vector.transpose_repeat_cycles")
+        listed.append(Work("transpose", size, bytes=elements * size, cycles_per_repeat=each))
     else:
         cycles = elements * target.value("vector.move_element_cycles")
         listed.append(Work("copy", size, calls=0.0, scalar_cycles=cycles))
+    listed += _scalar_work(kernel, signature, 0, target)
     loads = (Stream(0, x.payload_bytes, elements / run if blocks > 1 else 0.0, run * size),)
     units = max(ceil_div(elements * size, SLOT_BYTES), 1)
     return VectorView(units, max(elements // units, 1), loads, (Stream(0, y.payload_bytes),), tuple(listed))

@@ -43,6 +43,7 @@ TABLE: tuple[Signature, ...] = (
     Signature(("LambApplyOptimizerAssign",), ("mul", "muls", "add", "muls", "add", *("div",) * 3, "sqrt", *times(29))),
     Signature(("LambApplyWeightAssign",), times(8)),
     Signature(("ClipByNormNoDivSum",), ("compare", "select", "sqrt", "max")),
+    Signature(("FusedAddNReluGradV2",), ("add", "compare", "select", "mul"), fp32=True),
     # reductions
     Signature(("BiasAddGrad",), times(6)),
     Signature(("ReduceSum", "SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), times(4)),
@@ -74,7 +75,7 @@ TABLE: tuple[Signature, ...] = (
     Signature(("AvgPoolGradVm",), times(10), row_calls=3, rows=Rows.PLANES, deal=Deal.SAMPLES),
     Signature(("MaxPoolWithArgmax",), times(12), moves=Moves.WINDOWS),
     Signature(("MaxPoolGradWithArgmax",), times(40), moves=Moves.WINDOWS),
-    Signature(("Transpose",), moves=Moves.ELEMENTS),
+    Signature(("Transpose",), moves=Moves.ELEMENTS, setup=9000),
     Signature(("TransposeNOD",), times(34)),
     Signature(("ConfusionTransposeD",), times(3)),
     Signature(("NPUAllocFloatStatus", "NPUClearFloatStatus", "NPUGetFloatStatus"), ("copy",)),

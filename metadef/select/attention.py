@@ -26,8 +26,8 @@ RESCALE = Signature((), ("mul", "add", "cast"), 1, Rows.LAST, Deal.ROWS, fp32=Tr
 
 @dataclass(frozen=True)
 class Attention:
-    """Sizes: ``batch`` samples, ``heads`` of queries and ``kv_heads`` of keys, lengths, and the widths of a key and of a
-    value (elements). ``keys_kept`` is how many keys of a row count where a causal mask or an index leaves some out."""
+    """Sizes: ``batch`` samples, ``heads`` of queries and ``kv_heads`` of keys, lengths, and the widths of a key and of
+    a value (elements). ``keys_kept`` is how many keys of a row count where a mask or an index leaves some out."""
 
     batch: int
     heads: int
