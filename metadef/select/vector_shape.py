@@ -14,7 +14,6 @@ from metadef.cost.vector_view import broadcast_run, column_strip, compute_width
 from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
-from metadef.ops.channels import lane_maps
 from metadef.ops.geometry import PoolGeometry, normal_axis
 from metadef.ops.reduce import reduced_axes
 from metadef.target import Target
