@@ -417,8 +417,6 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
         return (1 if channel_first else max(blocked.c0, 1)), channel_first
     if kernel.op_type == "ShuffleChannel":
         return prod(x.origin_shape[2:]), False
-    if kernel.op_type == "ShuffleChannel":
-        return prod(x.origin_shape[2:]), False
     if kernel.op_type == "TransposeD":
         perm = tuple(kernel.attrs["perm"])
         run, axis = 1, len(perm) - 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from metadef.graph import Graph
 from metadef.passes.channel_shuffle import JoinShuffle
-from metadef.passes.channel_shuffle import JoinShuffle
 from metadef.passes.cleanup import (
     CommonSubexpressionEliminationPass,
     FoldConstants,
@@ -86,7 +85,6 @@ PIPELINE: tuple[Pass, ...] = (
     _fusion("LayerNormONNXFusionPass", "a layer norm in nine steps is one operator", JoinLayerNorm()),
     _fusion("GeluFusion", "Gelu spelled out with Erf is one operator (our own pass)", JoinGelu()),
     _fusion("SwishFusion", "x times its sigmoid, hard or not, is one (our own pass)", JoinGate(), JoinHardSwish()),
-    _fusion("ShuffleChannelFusion", "a channel shuffle spelled out by views is one operator (our own)", JoinShuffle()),
     _fusion("ShuffleChannelFusion", "a channel shuffle spelled out by views is one operator (our own)", JoinShuffle()),
     _fusion("MatMulTransposeFusion", "a transpose is the product's flag (our own pass)", FoldTranspose()),
     _fusion("PaddConv2dFusionPass", "zero padding is the convolution's own", FoldPadding()),
