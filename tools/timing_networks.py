@@ -1,125 +1,204 @@
-"""Networks whose published inference times the timing is compared with, built by hand with the graph builder.
+"""Published inference times of whole networks on Ascend310P3, and what the model and a plain roofline predict for them.
 
-Weights are zeros: only sizes matter here. Batch normalisation is taken to be folded into the convolutions.
+    python tools/timing_networks.py [--data DIR] [--only NETWORK ...] [--left-out] [--plot FILE]
+
+Rows: fp16 by the converter's default, not tuned, not doubtful. The networks are those of ``networks``, compiled without
+weights once for each batch. The roofline takes every task at the larger of its products at the cube's peak and its
+operands at the memory's nominal rate: nothing of it is fitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from metadef.compiler import CompileOptions, compile_model
-from metadef.format import Format
-from metadef.frontend.builder import GraphBuilder
-from metadef.graph import Graph, Tensor
+from metadef.program import Program
 from metadef.target import Target
+from networks import build_network
 from npusim.timing import time_program
+from timing_data import Pair, chip, rows_of
+from timing_figures import figures
 
-SIDES = {"AlexNet": 224, "VGG19": 224, "ResNet18": 256, "ResNet152": 256, "WideResNet101_2": 224}
-
-
-def network_us(name: str, batch: int, target: Target, side: int | None = None) -> float:
-    """Predicted microseconds of one inference in a repeated run."""
-    from timing_networks_mobile import MORE
-
-    graph = {**NETWORKS, **MORE}[name](batch, side or SIDES.get(name, 224))
-    compiled = compile_model(graph, CompileOptions(soc=target.soc))
-    program = next(iter(compiled.model.programs.values()))
-    return time_program(program, target).us
-
-
-class Net:
-    """A network under construction: the builder and the layers that all of them use."""
-
-    def __init__(self, name: str, batch: int, side: int) -> None:
-        self.b = GraphBuilder(name)
-        self.x = self.b.input("x", (batch, 3, side, side))
-
-    def conv(
-        self, x: Tensor, channels: int, window: int, stride: int = 1, *, relu: bool = True, groups: int = 1,
-        act: str = "Relu",
-    ) -> Tensor:  # fmt: skip
-        """A convolution with bias and activation (``act`` "" or ``relu`` False: none)."""
-        depth = x.desc.origin_shape[1]
-        weight = np.zeros((channels, depth // groups, window, window), np.float32)
-        bias = np.zeros(channels, np.float32)
-        y = self.b.conv2d(x, weight, bias, strides=stride, pads=window // 2, groups=groups)
-        return self.b.op(act, y) if relu and act else y
-
-    def norm(self, x: Tensor) -> Tensor:
-        """Scale, offset and relu: a normalisation that no convolution takes in."""
-        shape = (1, x.desc.origin_shape[1], 1, 1)
-        scaled = self.b.op("Mul", x, self.b.const(np.ones(shape, np.float32), "scale", Format.NCHW))
-        shifted = self.b.op("Add", scaled, self.b.const(np.zeros(shape, np.float32), "offset", Format.NCHW))
-        return self.b.op("Relu", shifted)
-
-    def dense(self, x: Tensor, width: int, *, relu: bool = True) -> Tensor:
-        depth = x.desc.origin_shape[1]
-        weight = self.b.const(np.zeros((depth, width), np.float32), "weight", Format.ND)
-        y = self.b.op("MatMulV2", x, weight, np.zeros(width, np.float32))
-        return self.b.op("Relu", y) if relu else y
-
-    def flat(self, x: Tensor) -> Tensor:
-        batch, *rest = x.desc.origin_shape
-        return self.b.op("Reshape", x, shape=(batch, int(np.prod(rest))))
-
-    def finish(self, x: Tensor) -> Graph:
-        self.b.output(x, "y")
-        return self.b.build()
-
-
-def _resnet(name: str, blocks: tuple[int, ...], *, bottleneck: bool, wide: int = 1) -> Callable[[int, int], Graph]:
-    def build(batch: int, side: int) -> Graph:
-        net = Net(name, batch, side)
-        x = net.b.pool("MaxPoolV3", net.conv(net.x, 64, 7, 2), 3, strides=2, pads=1)
-        for stage, count in enumerate(blocks):
-            width = 64 << stage
-            out = width * 4 if bottleneck else width
-            for index in range(count):
-                stride = 2 if stage and index == 0 else 1
-                side_path = x
-                if x.desc.origin_shape[1] != out or stride > 1:
-                    side_path = net.conv(x, out, 1, stride, relu=False)
-                if bottleneck:
-                    y = net.conv(net.conv(x, width * wide, 1), width * wide, 3, stride)
-                    y = net.conv(y, out, 1, relu=False)
-                else:
-                    y = net.conv(net.conv(x, width, 3, stride), width, 3, relu=False)
-                x = net.b.op("Relu", net.b.op("Add", y, side_path))
-        x = net.b.op("GlobalAveragePool", x)
-        return net.finish(net.dense(net.flat(x), 1000, relu=False))
-
-    return build
-
-
-def _vgg19(batch: int, side: int) -> Graph:
-    net = Net("vgg19", batch, side)
-    x = net.x
-    for channels, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
-        for _ in range(count):
-            x = net.conv(x, channels, 3)
-        x = net.b.pool("MaxPoolV3", x, 2, strides=2)
-    x = net.dense(net.dense(net.flat(x), 4096), 4096)
-    return net.finish(net.dense(x, 1000, relu=False))
-
-
-def _alexnet(batch: int, side: int) -> Graph:
-    net = Net("alexnet", batch, side)
-    first = np.zeros((64, 3, 11, 11), np.float32)
-    x = net.b.op("Relu", net.b.conv2d(net.x, first, np.zeros(64, np.float32), strides=4, pads=2))
-    x = net.b.pool("MaxPoolV3", x, 3, strides=2)
-    x = net.b.pool("MaxPoolV3", net.conv(x, 192, 5), 3, strides=2)
-    x = net.conv(net.conv(net.conv(x, 384, 3), 256, 3), 256, 3)
-    x = net.b.pool("MaxPoolV3", x, 3, strides=2)
-    x = net.dense(net.dense(net.flat(x), 4096), 4096)
-    return net.finish(net.dense(x, 1000, relu=False))
-
-
-NETWORKS: dict[str, Callable[[int, int], Graph]] = {
-    "AlexNet": _alexnet,
-    "VGG19": _vgg19,
-    "ResNet18": _resnet("resnet18", (2, 2, 2, 2), bottleneck=False),
-    "ResNet152": _resnet("resnet152", (3, 8, 36, 3), bottleneck=True),
-    "WideResNet101_2": _resnet("wide_resnet101_2", (3, 4, 23, 3), bottleneck=True, wide=2),
+SOC = "Ascend310P3"
+NOT_BY_DEFAULT = frozenset({"SmallChannelPass"})
+"""ATC pads pictures to a channel block unless ``enable_small_channel`` is given: the published recipes leave it out."""
+SOURCES: dict[tuple[str, str], str] = {
+    ("AlexNet", ""): "alexnet",
+    ("VGG19", ""): "vgg19",
+    ("Resnet18_for_PyTorch", ""): "resnet18",
+    ("ResNet152", ""): "resnet152",
+    ("Wide_ResNet101_2", ""): "wide_resnet101_2",
+    ("ResNeXt50", "ACL"): "resnext50",
+    ("SE_ResNet50_Pytorch_Infer", ""): "se_resnet50",
+    ("Se-Resnext101", ""): "se_resnext101",
+    ("RepVGG", ""): "repvgg_a0",
+    ("Densenet121_Pytorch_Infer", ""): "densenet121",
+    ("InceptionV3_for_Pytorch", ""): "inception_v3",
+    ("inceptionv3", ""): "inception_v3",
+    ("xception", ""): "xception",
+    ("MobileNetV2_for_Pytorch", ""): "mobilenet_v2",
+    ("MobileNetV3_large_100", ""): "mobilenet_v3_large",
+    ("MobileNetV3_for_Pytorch", ""): "mobilenet_v3_small",
+    ("Mnasnet1_0", ""): "mnasnet1_0",
+    ("Shufflenetv1", ""): "shufflenet_v1_g3",
+    ("GhostNet1.0x", ""): "ghostnet",
+    ("HRNet", ""): "hrnet_w18",
+    ("Nested_UNet", ""): "nested_unet",
+    ("YOLOV3", ""): "yolov3",
+    ("YoloX_Tiny_for_Pytorch", ""): "yolox_tiny",
+    ("Bert_Base_Uncased_for_Pytorch", ""): "bert_base",
+    ("ViT_base", "ViT_base_patch16_224"): "vit_base_patch16_224",
+    ("ViT_base", "ViT_base_patch16_384"): "vit_base_patch16_384",
+    ("ViT_base", "ViT_base_patch32_224"): "vit_base_patch32_224",
+    ("ViT_base", "ViT_base_patch32_384"): "vit_base_patch32_384",
+    ("ViT_base", "ViT_base_patch8_224"): "vit_base_patch8_224",
+    ("ViT-base", ""): "vit_base_patch8_224",
+    ("Swin-Transformer_tiny", ""): "swin_tiny",
 }
+"""(model, section) of the data and the network; an empty section takes every one of that model."""
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "plain": ("alexnet", "vgg19", "repvgg_a0"),
+    "residual": ("resnet18", "resnet152", "wide_resnet101_2"),
+    "grouped": ("resnext50",),
+    "gated": ("se_resnet50", "se_resnext101"),
+    "dense": ("densenet121",),
+    "inception": ("inception_v3", "xception"),
+    "mobile": (
+        "mobilenet_v2",
+        "mobilenet_v3_large",
+        "mobilenet_v3_small",
+        "mnasnet1_0",
+        "shufflenet_v1_g3",
+        "ghostnet",
+    ),
+    "resolution": ("hrnet_w18", "nested_unet"),
+    "detection": ("yolov3", "yolox_tiny"),
+    "bert": ("bert_base",),
+    "vit": tuple(f"vit_base_patch{size}" for size in ("8_224", "16_224", "16_384", "32_224", "32_384")),
+    "swin": ("swin_tiny",),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One published time of a batch, in microseconds."""
+
+    id: str
+    network: str
+    batch: int
+    measured_us: float
+    source: str
+
+
+def points(data: Path) -> list[Point]:
+    """All published times of the networks; a time that a second page repeats counts once."""
+    found: dict[tuple[str, int, str], Point] = {}
+    for row in rows_of(data, "model_infer"):
+        name = SOURCES.get((row["model"], row["section"])) or SOURCES.get((row["model"], ""))
+        if name is None or not _is_usable(row):
+            continue
+        batch = int(row["batch"])
+        us = batch / float(row["value"]) * 1e6
+        source = f"{row['model']} {row['section']} {row['soc_label']}".strip()
+        found.setdefault((name, batch, row["value"]), Point(row["id"], name, batch, us, source))
+    return list(found.values())
+
+
+def _is_usable(row: dict[str, str]) -> bool:
+    plain = row["precision"] == "fp16_default" and row["aoe"] == "0" and row["suspect"] == "0"
+    return plain and row["soc"] in ("310P3", "310P") and row["unit"] == "fps" and row["batch"] != ""
+
+
+@cache
+def network_program(name: str, batch: int) -> Program:
+    """A network compiled for the chip."""
+    made = compile_model(build_network(name, batch), CompileOptions(soc=SOC, disabled_passes=NOT_BY_DEFAULT))
+    return made.model.program
+
+
+def network_us(name: str, batch: int, target: Target) -> float:
+    """Predicted microseconds of one inference in a repeated run."""
+    return time_program(network_program(name, batch), target).us
+
+
+def roofline_us(name: str, batch: int, target: Target) -> float:
+    """Every task at the peak rate of the cube or of memory, whichever takes longer."""
+    program = network_program(name, batch)
+    macs_per_us = target.value("cube.macs_per_cycle")["float16"] * target.cube_cores * target.clock_mhz
+    bytes_per_us = target.value("memory.hbm_nominal_tb_s") * 1e6
+    total = 0.0
+    for row, task in zip(time_program(program, target).tasks, program.tasks):
+        moved = sum(item.payload_bytes for item in (*task.inputs, *task.outputs) if item is not None)
+        total += max(row.flops / 2 / macs_per_us if row.pipes.get("CUBE") else 0.0, moved / bytes_per_us)
+    return total
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A point with both predictions."""
+
+    point: Point
+    us: float
+    roofline_us: float
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.point.id, f"{self.point.network} batch {self.point.batch}", self.point.measured_us, self.us)
+
+    @property
+    def roofline_pair(self) -> Pair:
+        return Pair(self.point.id, self.point.network, self.point.measured_us, self.roofline_us)
+
+
+def predict(data: Path, only: list[str] | None = None) -> list[Predicted]:
+    """All points with both predictions."""
+    target = chip("310P3")
+    assert target is not None
+    made = []
+    for point in points(data):
+        if only and point.network not in only:
+            continue
+        us, plain = (run(point.network, point.batch, target) for run in (network_us, roofline_us))
+        made.append(Predicted(point, us, plain))
+    return made
+
+
+def print_table(rows: list[Predicted]) -> None:
+    """Batch, measured, predicted, roofline, error by network; then figures by family beside the roofline's."""
+    for row in sorted(rows, key=lambda row: (row.point.network, row.point.source, row.point.batch)):
+        point, ratio, plain = row.point, row.us / row.point.measured_us, row.roofline_us / row.point.measured_us
+        print(
+            f"{point.network:22s} {point.batch:4d} measured {point.measured_us:10.1f}  predicted {row.us:10.1f}  "
+            f"roofline {row.roofline_us:10.1f}  {ratio - 1:+7.1%} (roofline {plain - 1:+7.1%})  {point.source}"
+        )
+    for name, members in {**FAMILIES, "all": tuple(name for part in FAMILIES.values() for name in part)}.items():
+        part = [row for row in rows if row.point.network in members]
+        if part:
+            ours = figures([row.pair for row in part], len(part))
+            plain = figures([row.roofline_pair for row in part], len(part))
+            print(f"{name:12s} rows {ours['rows']:4d}  {_short(ours)}   roofline {_short(plain)}")
+
+
+def _short(row: dict[str, float]) -> str:
+    return f"median {row['median']:.3f} p90 {row['p90']:.3f} bias {row['bias']:.2f}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    from validate_timing import data_root
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="directory with measured/ (default: $NPUSIM_DATA or ../shared)")
+    parser.add_argument("--only", nargs="+", help="only these networks")
+    options = parser.parse_args(arguments)
+    print_table(predict(data_root(options.data), options.only))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -286,26 +286,11 @@ def convolutions(data: Path) -> Sample:
 
 
 def networks(data: Path) -> Sample:
-    """Whole networks on 310P3 at every published batch (as pictures per second)."""
-    from timing_networks import network_us
+    """Whole networks on 310P3 at every published batch."""
+    from timing_networks import predict
 
-    names = {"AlexNet": "AlexNet", "VGG19": "VGG19", "Resnet18_for_PyTorch": "ResNet18", "ResNet152": "ResNet152"}
-    names |= {
-        "Wide_ResNet101_2": "WideResNet101_2", "MobileNetV2_for_Pytorch": "MobileNetV2", "Mnasnet1_0": "MnasNet",
-        "Densenet121_Pytorch_Infer": "DenseNet121", "ResNeXt50": "ResNeXt50", "SE_ResNet50_Pytorch_Infer": "SEResNet50",
-        "Se-Resnext101": "SEResNeXt101",
-    }  # fmt: skip
-
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        name, batch = names[row["model"]], int(row["batch"])
-        us = batch / float(row["value"]) * 1e6
-        return Pair(row["id"], f"{name} batch {batch}", us, network_us(name, batch, target))
-
-    rows = [row for row in rows_of(data, "model_infer") if row["model"] in names and row["soc"] == "310P3"]
-    return collect(
-        [row for row in rows if row["suspect"] == "0" and row["precision"] == "fp16_default" and row["aoe"] == "0"],
-        predict,
-    )
+    pairs = [row.pair for row in predict(data)]
+    return Sample(pairs, len(pairs))
 
 
 SETS: dict[str, Callable[[Path], Sample]] = {

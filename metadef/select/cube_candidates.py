@@ -162,15 +162,23 @@ def _l1_needs(view: CubeView, target: Target, table: Table) -> tuple[_Array, _Ar
 
 
 def _k_unit(view: CubeView) -> int:
-    """K fractals that belong together in L1: all taps of one channel block, whose image rows are loaded once."""
-    return view.block_fractals if view.window is not None else 1
+    """K fractals that belong together in L1: all taps of one channel block, whose image rows are loaded once.
+
+    Windows that do not overlap (patches) share no rows: there the taps of one window row are enough.
+    """
+    window = view.window
+    if window is None:
+        return 1
+    apart = window.stride_h >= window.extent_h and view.block_fractals % window.extent_h == 0
+    return view.block_fractals // window.extent_h if apart else view.block_fractals
 
 
-def blocks_of(view: CubeView, k: int) -> int:
-    """Channel blocks (of ``fractal_k``) that ``k`` elements of K touch."""
+def blocks_of(view: CubeView, k: int) -> float:
+    """Channel blocks (of ``fractal_k``) that ``k`` elements of K touch; a part of one where taps come apart."""
     if view.window is None:
         return ceil_div(k, view.fractal_k)
-    return ceil_div(ceil_div(k, view.fractal_k), _k_unit(view))
+    unit = _k_unit(view)
+    return ceil_div(ceil_div(k, view.fractal_k), unit) * unit / view.block_fractals
 
 
 def slab_bytes(view: CubeView, rows: _Array, blocks: _Array) -> _Array:
