@@ -24,6 +24,7 @@ from npusim.timing.micro import add_tiles, read_copies
 from timing_bench_sets import bench_cases, is_product
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 from timing_profile_sets import profiled, protocol
+from timing_sample_sets import attention, copies_and_scans, sample_kernels
 from timing_vector_sets import is_expressible, profiled_vectors
 
 # -- instructions ----------------------------------------------------------------------------------------------------
@@ -299,7 +300,10 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "instruction_vector": vector_instructions,
     "board_copies": copies,
     "board_additions": additions,
+    "sample_kernels_910b": sample_kernels,
     "concat_910b": concats,
+    "copies_and_scans_910b": copies_and_scans,
+    "attention_910b": attention,
     "matmul_16bit_910b": matmuls(("float16", "bfloat16", "FLOAT16", "DT_BF16")),
     "matmul_fp32_910b": matmuls(("float32", "FLOAT")),
     "matmul_int8_910b": matmuls(("int8", "INT8")),

@@ -85,6 +85,43 @@ def add_tiles(
     return CopyRun(core, elements * 6, task_us(core, target, cores, protocol))
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the operands of a two-source vector instruction lie in UB (bytes), and the first one's strides (blocks)."""
+
+    first: int
+    second: int
+    result: int
+    block_stride: int = 1
+    repeat_stride: int = 8
+
+
+def repeat_cycles(target: Target, places: Places, repeats: int) -> float:
+    """Cycles of an instruction of ``repeats`` repeats with its bank conflicts.
+
+    A group of banks serves one row a cycle: where the sources meet in one the repeat takes a cycle more. A result that
+    lies in the banks of a source waits as well, unless it lies in exactly the same ones and so follows by a repeat.
+    """
+    lost = target.value("vector.bank_conflict_cycles")
+    late = target.value("vector.bank_write_cycles")
+    total = 0.0
+    for repeat in range(repeats):
+        start = places.first + repeat * places.repeat_stride * 32
+        first = {_bank_group(start + block * places.block_stride * 32) for block in range(8)}
+        second = {_bank_group(places.second + (repeat * 8 + block) * 32) for block in range(8)}
+        result = {_bank_group(places.result + (repeat * 8 + block) * 32) for block in range(8)}
+        meets = {group for _, group in first} & {group for _, group in second}
+        total += 1 + (lost if meets else 0)
+        if not meets and any(result & source and result != source for source in (first, second)):
+            total += late
+    return total
+
+
+def _bank_group(address: int) -> tuple[int, int]:
+    """(bank, group) of a byte of UB: address bits 17..16 and 8..5."""
+    return address >> 16 & 3, address >> 5 & 15
+
+
 def matmul(
     target: Target, m: int, n: int, k: int, tile: CubeTile, *, dtype: DType = DType.FLOAT16, protocol: str = "benchmark"
 ) -> KernelRun:

@@ -1,0 +1,192 @@
+"""Sample kernels, scans and copies of 910B boards, and fused attention: kernels that are no operator of a library."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+
+from metadef.cost.mixed import MIXED, Mixed, Stage, vector_stage
+from metadef.cost.signature import Deal, Rows, Signature
+from metadef.dtype import DType
+from metadef.format import TensorDesc, ceil_div
+from metadef.kernel import TIMING_ONLY, Engine, Kernel
+from metadef.select.attention import Attention, attention_kernel
+from metadef.select.cube import choose_cube_kernel
+from metadef.target import Target
+from npusim.timing.micro import Places, read_copies, repeat_cycles
+from timing_chain import Chain, product
+from timing_data import DTYPES, Microseconds, Pair, Sample, collect, rows_of
+
+_TIMER_MHZ = 50
+"""Rate of the counter that the bank conflict sample prints (1000 adds of 64 repeats take 2390 ticks)."""
+
+# -- sample kernels of the vendor --------------------------------------------------------------------------------------
+
+
+def sample_kernels(data: Path) -> Sample:
+    """Vendor samples that are not plain copies or additions with a published tile."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        build = {
+            "add": _scalar_add, "bank_conflict_ub_add": _bank_conflict, "data_copy_gm_to_ub": _same_lines,
+            "topk": _top_k,
+        }.get(row["kernel"], _products)  # fmt: skip
+        us = build(row, target)
+        measured = float(row["duration_us"] or row["cycles"])
+        return None if us is None else Pair(row["id"], f"{row['kernel']} {row['shape']} {row['case']}", measured, us)
+
+    return collect([row for row in rows_of(data, "kernel_pipes") if _is_sample(row)], predict)
+
+
+def _is_sample(row: dict[str, str]) -> bool:
+    """Rows that the sets of copies and additions leave."""
+    if row["kernel"] == "add":
+        return row["case"] == "0"
+    return row["kernel"] != "vector_add" and (not row["kernel"].startswith("data_copy") or row["shape"] == "6144x512")
+
+
+def _scalar_add(row: dict[str, str], target: Target) -> float:
+    """An addition by the scalar unit, one element after the other on one core."""
+    elements = 8192 * 8192
+    return elements * target.value("alignment.scalar_cycles_per_element") / target.clock_mhz
+
+
+def _bank_conflict(row: dict[str, str], target: Target) -> float:
+    """Ticks of 1000 additions of 64 repeats each, operands at published places of UB."""
+    stride = dict(part.split("=") for part in row["config"].split(";") if "=" in part)
+    first, second, result = (int(row[name], 16) for name in _PLACES)
+    places = Places(first, second, result, int(stride.get("src0BlkStride", 1)), int(stride.get("src0RepStride", 8)))
+    cycles = repeat_cycles(target, places, 64) + target.value("vector.dependent_call_cycles")
+    return 1000 * cycles * _TIMER_MHZ / target.clock_mhz
+
+
+_PLACES = ("src0_addr", "src1_addr", "dst_addr")
+
+
+def _same_lines(row: dict[str, str], target: Target) -> float:
+    """All cores read one matrix, in step (case 7) or each beginning elsewhere."""
+    lines, columns = (int(part) for part in row["shape"].split("x"))
+    height, width = (int(part) for part in row["tile"].split("x"))
+    cores = int(row["block_dim"])
+    readers = cores if row["case"] == "7" else 1
+    size = lines * columns * 2 * cores
+    return read_copies(target, size, height, width * 2, cold=0.0, pitch=columns * 2, readers=readers).us
+
+
+def _top_k(row: dict[str, str], target: Target) -> float:
+    rows, columns = (int(part) for part in row["shape"].split("_")[0].split("x"))
+    chain = Chain(target)
+    x = chain.value((rows, columns), DType.FLOAT16)
+    chain.vector("TopKV2", [x], (rows, columns), block_dim=int(row["block_dim"]))
+    return chain.us("benchmark")
+
+
+def _products(row: dict[str, str], target: Target) -> float | None:
+    """Products, on their own, with an activation behind, or in groups."""
+    if "matmul" not in row["kernel"]:
+        return None
+    groups, _, sides = row["shape"].rpartition(" ")
+    batch = int(groups.split()[0]) if groups else 1
+    m, n, k = (int(part) for part in sides.split("x"))
+    if batch > 1:
+        n, k = k, n
+    dtype = DTYPES[row["dtype"]]
+    finish = ("Gelu",) if "gelu" in row["kernel"] else ("Dequant", "Gelu") if "quant" in row["kernel"] else ()
+    chain = Chain(target)
+    lead = (batch,) if batch > 1 else ()
+    a, b = chain.value((*lead, m, k), dtype), chain.value((*lead, k, n), dtype)
+    product(chain, a, b, m, n, k, batch=batch, finish=finish, out=DType.FLOAT16)
+    return chain.us("benchmark")
+
+
+# -- copies and scans --------------------------------------------------------------------------------------------------
+
+
+def copies_and_scans(data: Path) -> Sample:
+    """Copies, casts and scans of one long vector, timed from the host."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        us = _vector_run(row["kernel"], int(row["elements"]), DTYPES[_NAMES.get(row["dtype"], row["dtype"])], target)
+        if us is None or not float(row["duration_us"]):
+            return None
+        us = us.plus(target.value("launch.host_event_us"))
+        return Pair(row["id"], f"{row['kernel']} {row['elements']}", float(row["duration_us"]), us)
+
+    return collect(rows_of(data, "mem_copy_bw"), predict)
+
+
+_NAMES = {"fp16": "float16", "fp32": "float32"}
+
+
+def _vector_run(kind: str, elements: int, dtype: DType, target: Target) -> Microseconds | None:
+    chain = Chain(target)
+    if "scan" in kind and kind != "scan_fp16" or kind.startswith("mcgather"):
+        side = next((int(part) for part in kind.split("_") if part.isdigit()), 128)
+        return _scan(chain, elements, side, dtype, again="no_l2" in kind)
+    x = chain.value((elements,), dtype)
+    if kind == "scan_fp16":
+        chain.vector("Cumsum", [chain.value((1, elements), dtype)])
+    elif kind == "diff":
+        chain.vector("Sub", [x, x])
+    elif kind.startswith("cast"):
+        chain.vector("Cast", [x], dtype=DType.FLOAT)
+    elif kind.startswith("copy"):
+        chain.vector("TensorMove", [x])
+    elif kind == "gen_lower":
+        ones = chain.vector("OnesLike", [], (elements, elements), dtype)
+        chain.vector("Tril", [ones])
+    else:
+        return None
+    return chain.us("benchmark")
+
+
+def _scan(chain: Chain, elements: int, side: int, dtype: DType, *, again: bool) -> Microseconds:
+    """Prefix sums by the cube: a tile of side x side is multiplied by a triangle of ones, the vector cores add up its
+    rows and what came before, one row after the other. A second pass adds the sums of the blocks before."""
+    target = chain.target
+    tiles = ceil_div(elements, side * side)
+    cores = min(target.cube_cores, tiles)
+    half = DType.FLOAT16
+    block, triangle = TensorDesc((tiles, side, side), half), TensorDesc((side, side), half)
+    flags = {"adj_x1": False, "adj_x2": False}
+    sums = TensorDesc((tiles, side, side), DType.FLOAT)
+    multiply = Kernel("BatchMatMulV2", Engine.AICORE, (block, TensorDesc((tiles, side, side), half)), (sums,), flags)
+    multiply = choose_cube_kernel(
+        multiply, target, block_dim=cores, only=lambda table: table["split_batch"] == table["split_batch"].max()
+    )[0]
+    lines = TensorDesc((tiles * side, side), DType.FLOAT)
+    add_up = Signature((), ("add", "cast"), 3, Rows.LAST, Deal.ROWS)
+    result = TensorDesc((tiles * side, side), half)
+    carry = vector_stage("ScanRows", (lines,), result, add_up, 2 * cores, target)
+    rounds = ceil_div(tiles, cores)
+    stages = (
+        Stage(multiply, (0, None), (1.0, triangle.payload_bytes / max(block.payload_bytes, 1))),
+        Stage(carry, (None,), (), True),
+    )
+    x = chain.value((elements,), dtype)
+    kernel = Kernel(
+        "Scan", Engine.AICORE, (x.desc,), (result,), {MIXED: Mixed(stages, rounds, rounds)}, algorithm=TIMING_ONLY,
+        block_dim=cores,
+    )  # fmt: skip
+    chain.cube(kernel, [x], chosen=True)
+    chain.vector("Adds", [chain.hold(x.desc) if again else x])
+    return chain.us("benchmark")
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def attention(data: Path) -> Sample:
+    """Fused attention of one head, with device times."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair:
+        queries, keys, width = int(row["s0"]), int(row["s1"]), int(row["head_dim"])
+        kept = ceil(keys / 2) if row["causal"] == "1" else 0
+        size = Attention(1, 1, 1, queries, keys, width, width, DTYPES[row["dtype"]], kept)
+        chain = Chain(target)
+        kernel = attention_kernel(size, target)
+        chain.cube(kernel, [chain.hold(desc) for desc in kernel.inputs if desc is not None], chosen=True)
+        us = chain.us("benchmark")
+        return Pair(row["id"], f"{row['impl']} {queries}x{keys}x{width}", float(row["duration_us"]), us)
+
+    return collect([row for row in rows_of(data, "attention_bench") if row["timing"] == "device"], predict)
