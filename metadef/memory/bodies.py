@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import lcm
+from functools import lru_cache
+from math import gcd, lcm
 
 from metadef.error import ContractError
 from metadef.format import SLOT_BYTES, round_up, slot_bytes
-from metadef.memory.live import Labels, LiveTable, StepOrder, exclusive, is_input, is_output
+from metadef.memory.live import NOWHERE, Borders, Labels, LiveTable, Reach, StepOrder, exclusive, joined_reach
 from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, TensorKind
 
 WEIGHTS, ARENA, IO = "weights", "arena", "io"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rect:
-    """Bytes [rel, rel + size) of a body, alive from step ``first`` to ``last``; ``mask`` as in :class:`Span`."""
+    """Bytes [rel, rel + size) of a body, alive from step ``first`` to ``last``; ``reach`` as in :class:`Span`."""
 
     rel: int
     size: int
     first: int
     last: int
     labels: Labels = ()
-    mask: int = 0
+    reach: Reach = NOWHERE
 
 
 @dataclass(slots=True)
@@ -77,9 +78,12 @@ def tensor_slot(tensor: ScheduleTensor) -> int:
         return tensor.slot_bytes
     if tensor.payload_bytes == 0:
         return 0
-    if tensor.kind == TensorKind.WEIGHT:
+    if tensor.kind is TensorKind.WEIGHT:
         return round_up(tensor.payload_bytes, SLOT_BYTES)
-    return slot_bytes(tensor.payload_bytes)
+    return _slot_bytes(tensor.payload_bytes)
+
+
+_slot_bytes = lru_cache(maxsize=65536)(slot_bytes)
 
 
 def tensor_grid(tensor: ScheduleTensor) -> tuple[int, int]:
@@ -121,9 +125,10 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
     bodies: list[Body] = []
     of: dict[int, int] = {}
     slots: dict[int | tuple[int, int], int] = {}
+    border = Borders(schedule)
     for root in (t for t in live.tensors if live.base[t] == t):
         of[root] = len(bodies)
-        bodies.append(_body_of(schedule, live, root, grouped.get(root), root in unaligned))
+        bodies.append(_body_of(border, live, root, grouped.get(root), root in unaligned))
         slots[root] = bodies[-1].rects[0].size
         for view in live.views_of.get(root, ()):
             of[view] = of[root]
@@ -134,21 +139,20 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
             _join_must(joined, anchor, member, start, group)
     for step in schedule.steps:
         for number, scratch in enumerate(step.workspaces):
-            mask = 0 if live.order.linear else 1 << step.id
+            reach = NOWHERE if live.order.linear else live.order.reach((step.id,))
             labels = (step.branch,) if step.branch else ()
-            rect = Rect(0, round_up(scratch.bytes, SLOT_BYTES), step.id, step.id, labels, mask)
+            rect = Rect(0, round_up(scratch.bytes, SLOT_BYTES), step.id, step.id, labels, reach)
             slots[step.id, number] = rect.size
             joined.bodies.append(Body({(step.id, number): 0}, [rect], max(scratch.alignment, 1)))
     return _without_holes(joined)
 
 
-def _body_of(schedule: Schedule, live: LiveTable, root: int, size: int | None, unaligned: bool) -> Body:
+def _body_of(border: Borders, live: LiveTable, root: int, size: int | None, unaligned: bool) -> Body:
     tensor, span = live.tensors[root], live.base_spans[root]
-    family = [root, *live.views_of.get(root, ())]
-    members = [live.tensors[t] for t in family]
+    members = [tensor, *(live.tensors[t] for t in live.views_of.get(root, ()))]
     if size is None:
-        reach = max([live.shift[t.id] + t.payload_bytes for t in members])
         size = tensor_slot(tensor)
+        reach = max([live.shift[t.id] + t.payload_bytes for t in members]) if len(members) > 1 else 0
         if reach > max(tensor.payload_bytes, tensor.slot_bytes):
             raise ContractError(
                 "a view reaches beyond its base",
@@ -156,23 +160,17 @@ def _body_of(schedule: Schedule, live: LiveTable, root: int, size: int | None, u
                 expected=f"at most {tensor.payload_bytes} bytes",
                 got=f"{reach}",
             )
-    region = ARENA
+    region, reason = ARENA, ""
     for t in members:
-        if is_output(schedule, t) or (t.kind != TensorKind.WEIGHT and is_input(schedule, t)):
-            region = IO
-    if tensor.kind == TensorKind.WEIGHT:
+        reason = reason or t.no_reuse
+        if t.kind is not TensorKind.FEATURE or border.is_output(t) or border.is_input(t):
+            region = IO if border.is_output(t) or t.kind is not TensorKind.WEIGHT else region
+    if tensor.kind is TensorKind.WEIGHT:
         region = WEIGHTS
     modulus, residue = (1, 0) if unaligned else tensor_grid(tensor)
-    return Body(
-        {t: live.shift[t] for t in family},
-        [Rect(0, size, span.first, span.last, span.labels, span.mask)],
-        modulus,
-        residue,
-        tensor.pinned,
-        tensor.pool,
-        region,
-        next(filter(None, [t.no_reuse for t in members]), ""),
-    )
+    places: dict[int | tuple[int, int], int] = {t.id: live.shift[t.id] for t in members}
+    rects = [Rect(0, size, span.first, span.last, span.labels, span.reach)]
+    return Body(places, rects, modulus, residue, tensor.pinned, tensor.pool, region, reason)
 
 
 def _join_must(joined: BodySet, anchor: int, member: int, start: int, group: Group) -> None:
@@ -230,21 +228,45 @@ def join_bodies(one: Body, other: Body, distance: int) -> Body | None:
     return Body(places, _coalesced(rects), modulus, (residue + low) % modulus, pinned, one.pool, region, reason)
 
 
+def _fits_into(body: Body, added: Body, distance: int) -> bool:
+    """Whether joining changes nothing of a body but its parts: no new start, grid, pin, pool or region."""
+    same = (body.modulus, body.residue, body.region, body.pool) == (
+        added.modulus, (added.residue - distance) % added.modulus, added.region, added.pool,
+    )  # fmt: skip
+    return same and distance >= 0 and added.pinned is None and not added.no_reuse
+
+
+def _absorb(body: Body, added: Body, distance: int) -> None:
+    """:func:`join_bodies` within ``body`` itself, so that a long chain costs no copy for each of its links."""
+    for key, rel in added.places.items():
+        body.places[key] = rel + distance
+    for rect in added.rects:
+        lives = rect if not distance else _moved(rect, distance)
+        for k, held in enumerate(body.rects):
+            same = held.rel == lives.rel and held.size == lives.size and held.labels == lives.labels
+            if same and lives.first <= held.last and held.first <= lives.last:
+                first, last = min(held.first, lives.first), max(held.last, lives.last)
+                reach = joined_reach(held.reach, lives.reach)
+                body.rects[k] = Rect(held.rel, held.size, first, last, held.labels, reach)
+                break
+        else:
+            body.rects.append(lives)
+
+
 def _moved(rect: Rect, by: int) -> Rect:
-    return Rect(rect.rel + by, rect.size, rect.first, rect.last, rect.labels, rect.mask) if by else rect
+    return Rect(rect.rel + by, rect.size, rect.first, rect.last, rect.labels, rect.reach) if by else rect
 
 
 def _common_grid(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int] | None:
     """Offsets that are on both grids, as one grid; None if there are none."""
+    if one == other:
+        return one
     (m1, r1), (m2, r2) = one, other
-    if m1 < m2:
-        (m1, r1), (m2, r2) = (m2, r2), (m1, r1)
-    for step in range(m2):
-        candidate = r1 + step * m1
-        if candidate % m2 == r2:
-            whole = lcm(m1, m2)
-            return whole, candidate % whole
-    return None
+    shared, whole = gcd(m1, m2), lcm(m1, m2)
+    if (r2 - r1) % shared:
+        return None
+    turns = (r2 - r1) // shared * pow(m1 // shared, -1, m2 // shared) if m2 > shared else 0
+    return whole, (r1 + turns * m1) % whole
 
 
 def _coalesced(rects: list[Rect]) -> list[Rect]:
@@ -253,7 +275,8 @@ def _coalesced(rects: list[Rect]) -> list[Rect]:
     for rect in sorted(rects, key=lambda r: (r.rel, r.size, r.labels, r.first, r.last)):
         top = merged[-1] if merged else None
         if top and (top.rel, top.size, top.labels) == (rect.rel, rect.size, rect.labels) and rect.first <= top.last:
-            merged[-1] = Rect(top.rel, top.size, top.first, max(top.last, rect.last), top.labels, top.mask | rect.mask)
+            reach = joined_reach(top.reach, rect.reach)
+            merged[-1] = Rect(top.rel, top.size, top.first, max(top.last, rect.last), top.labels, reach)
         else:
             merged.append(rect)
     return merged
@@ -263,12 +286,12 @@ def rects_meet(one: Rect, other: Rect, order: StepOrder) -> bool:
     """Whether two rectangles of different bodies may exist at once (so that their bytes must differ)."""
     if not one.size or not other.size or exclusive(one.labels, other.labels):
         return False
-    if order.linear or one.mask == -1 or other.mask == -1:
+    if order.linear:
         return one.first <= other.last and other.first <= one.last
-    return not order.before(one.mask, other.mask) and not order.before(other.mask, one.mask)
+    return not order.before(one.reach, other.reach) and not order.before(other.reach, one.reach)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LegalPair:
     """An in-place permission that lifetimes allow: ``write`` over ``read`` saves ``saving`` bytes at ``step``."""
 
@@ -280,7 +303,8 @@ class LegalPair:
 
 def legal_pairs(schedule: Schedule, live: LiveTable, joined: BodySet) -> tuple[list[LegalPair], dict[InPlace, str]]:
     """The permissions that may be taken, in step order, and the reason for each that may not."""
-    pairs, refused = [], {}
+    pairs: list[LegalPair] = []
+    refused: dict[InPlace, str] = {}
     for permission in dict.fromkeys(schedule.inplace):
         reason = _refusal(schedule, live, joined, permission)
         if reason:
@@ -313,7 +337,7 @@ def _refusal(schedule: Schedule, live: LiveTable, joined: BodySet, pair: InPlace
         return "the input is read again later" if not old.carried else "the input is carried by a loop"
     if new.first != pair.step or new.carried or pair.write in step.reads:
         return "the output exists before this step"
-    if not live.order.linear and old.mask & ~(live.order.ancestors[pair.step] | 1 << pair.step):
+    if not live.order.linear and not live.order.done_by(old.reach, pair.step):
         return "another stream may still read the input"
     base, place = live.base[pair.read], (live.shift[pair.read], read.payload_bytes)
     for other in step.reads:
@@ -334,6 +358,7 @@ def take_pairs(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder) ->
     taken: list[LegalPair] = []
     used_reads: set[int] = set()
     used_writes: set[int] = set()
+    owned: set[int] = set()
     for pair in pairs:
         if pair.read in used_reads or pair.write in used_writes or where[pair.read] == where[pair.write]:
             continue
@@ -342,11 +367,16 @@ def take_pairs(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder) ->
         distance = body.places[pair.read] - added.places[pair.write]
         if _collides(body, added, distance, pair, order):
             continue
-        fused = join_bodies(body, added, distance)
-        if fused is None:
-            continue
         home, gone = where[pair.read], where[pair.write]
-        bodies[home], bodies[gone] = fused, None
+        if home in owned and _fits_into(body, added, distance):
+            _absorb(body, added, distance)
+        else:
+            fused = join_bodies(body, added, distance)
+            if fused is None:
+                continue
+            bodies[home] = fused
+            owned.add(home)
+        bodies[gone] = None
         where.update((key, home) for key in added.places if isinstance(key, int))
         used_reads.add(pair.read)
         used_writes.add(pair.write)

@@ -14,6 +14,7 @@ import numpy as np
 
 from metadef.error import PlanError, Problem
 from metadef.memory import replay
+from metadef.memory.pause import collector_paused
 from metadef.memory.placement import Facts, placement_problems
 from metadef.memory.plan import MemoryPlan
 from metadef.memory.touches import PART, READ, WRITE, Touches
@@ -33,13 +34,14 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
         without
             permission, wrong totals, or a plan made for another revision; up to twenty problems at once.
     """
-    facts = Facts(schedule)
-    problems = list(placement_problems(schedule, plan, facts))
-    if not problems:
-        runner = _Runner(schedule, Touches(schedule, plan, facts), facts)
-        for world in _worlds(schedule):
-            runner.run(world)
-        problems = list(runner.problems.values())
+    with collector_paused():
+        facts = Facts(schedule)
+        problems = list(placement_problems(schedule, plan, facts))
+        if not problems:
+            runner = _Runner(schedule, Touches(schedule, plan, facts), facts)
+            for world in _worlds(schedule):
+                runner.run(world)
+            problems = list(runner.problems.values())
     if problems:
         raise PlanError(problems[:PROBLEMS_SHOWN])
 

@@ -8,6 +8,9 @@ comparison).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
 
 from metadef.format import SLOT_BYTES
 from metadef.memory.problem import Problem
@@ -41,18 +44,19 @@ def first_fit_by_size(problem: Problem) -> Offsets | None:
 
 
 def by_size(problem: Problem) -> list[int]:
+    """Largest first; equal ones by life, longest first."""
     first, last, extents = problem.first, problem.last, problem.extents
-    return sorted(range(len(problem)), key=lambda i: (-extents[i], first[i] - last[i], first[i], i))
+    return _sorted_by([-size for size in extents], [a - b for a, b in zip(first, last)], first)
 
 
 def by_birth(problem: Problem) -> list[int]:
-    return sorted(range(len(problem)), key=lambda i: (problem.first[i], -problem.extents[i], i))
+    """In order of birth, largest first."""
+    return _sorted_by(problem.first, [-size for size in problem.extents])
 
 
 def by_area(problem: Problem) -> list[int]:
     """Largest bytes x steps first."""
-    area = [size * (b - a + 1) for size, a, b in zip(problem.extents, problem.first, problem.last)]
-    return sorted(range(len(problem)), key=lambda i: (-area[i], i))
+    return _sorted_by([size * (a - b - 1) for size, a, b in zip(problem.extents, problem.first, problem.last)])
 
 
 def by_breadth(problem: Problem) -> list[int]:
@@ -62,30 +66,34 @@ def by_breadth(problem: Problem) -> list[int]:
     for size, a, b in zip(problem.extents, problem.first, problem.last):
         change[a] += size
         change[b + 1] -= size
-    breadth, total = [], 0
-    for delta in change[:steps]:
-        total += delta
-        breadth.append(total)
-    busiest_first = sorted(range(steps), key=lambda step: (-breadth[step], step))
+    breadth = list(accumulate(change[:steps]))
     rank = [0] * steps
-    for position, step in enumerate(busiest_first):
+    for position, step in enumerate(_sorted_by([-size for size in breadth])):
         rank[step] = position
-    best = _least_within(rank, problem.first, problem.last)
-    return sorted(range(len(problem)), key=lambda i: (best[i], -problem.extents[i], i))
+    return _sorted_by(_least_within(rank, problem.first, problem.last), [-size for size in problem.extents])
+
+
+def _sorted_by(*keys: list[int]) -> list[int]:
+    """Positions by the keys, the first one most significant; equal ones stay in order."""
+    order: list[int] = np.lexsort([np.array(key, np.int64) for key in reversed(keys)]).tolist()
+    return order
 
 
 def _least_within(values: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:
     """The least value in each range of positions (inclusive), by a table of the minima of all stretches of 2^k."""
-    longest = max((b - a + 1 for a, b in zip(first, last)), default=1)
-    table = [values]
+    low, high = np.array(first, np.int64), np.array(last, np.int64)
+    longest = int((high - low).max(initial=0)) + 1
+    table = [np.array(values, np.int64)]
     while 2 << len(table) - 1 <= longest:
         half = 1 << len(table) - 1
-        table.append([min(pair) for pair in zip(table[-1], table[-1][half:])])
-    least = []
-    for a, b in zip(first, last):
-        level = (b - a + 1).bit_length() - 1
-        least.append(min(table[level][a], table[level][b + 1 - (1 << level)]))
-    return least
+        table.append(np.minimum(table[-1][:-half], table[-1][half:]))
+    level = np.frexp((high - low + 1).astype(np.float64))[1] - 1
+    least = np.zeros(len(low), np.int64)
+    for k, minima in enumerate(table):
+        mine = level == k
+        least[mine] = np.minimum(minima[low[mine]], minima[high[mine] + 1 - (1 << k)])
+    found: list[int] = least.tolist()
+    return found
 
 
 def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int | None = None) -> Offsets | None:

@@ -12,24 +12,32 @@ from itertools import pairwise
 import numpy as np
 
 from metadef.memory import large_kernel
-from metadef.memory.bodies import Body
+from metadef.memory.bodies import Body, Rect
+from metadef.memory.live import Labels, StepOrder, exclusive
 
 
 class LargeConflicts:
-    """Who may not overlap whom, for bodies without branches whose steps are in one order; see ``large_kernel``."""
+    """Who may not overlap whom; see ``large_kernel``."""
 
-    def __init__(self, bodies: Sequence[Body]) -> None:
-        rects = [
-            (rect.first, i, rect.last, rect.rel, rect.size) for i, body in enumerate(bodies) for rect in body.rects
-        ]
-        table = np.array(rects, np.int64).reshape(-1, 5)
-        table = table[table[:, 4] > 0]
-        first, owner, last, rel, size = np.ascontiguousarray(table[np.lexsort((table[:, 1], table[:, 0]))].T)
-        self.table = large_kernel.conflicts(len(bodies), owner, first, last, rel, size)
+    def __init__(self, bodies: Sequence[Body], extents: Sequence[int], order: StepOrder) -> None:
+        owned = [(i, rect) for i, body in enumerate(bodies) for rect in body.rects if rect.size]
+        owned.sort(key=lambda entry: entry[1].first)
+        rects = [rect for _, rect in owned]
+        owner = np.array([i for i, _ in owned], np.int64)
+        first, last, rel, size = (
+            np.array([getattr(rect, name) for rect in rects], np.int64) for name in ("first", "last", "rel", "size")
+        )
+        known: dict[Labels, int] = {}
+        label = np.array([known.setdefault(rect.labels, len(known)) for rect in rects], np.int64)
+        apart = np.array([[exclusive(one, other) for other in known] for one in known], np.bool_)
+        reach = _reach_table(rects, order)
+        until = last if order.linear else _last_unordered(last, reach[0], order)
+        apart = apart.reshape(len(known), len(known))
+        self.table = large_kernel.conflicts(len(bodies), (owner, first, until, rel, size), label, apart, reach)
         modulus = np.array([body.modulus for body in bodies], np.int64)
         self.grid = (modulus, np.array([body.residue for body in bodies], np.int64))
         self.pins = np.array([-1 if body.pinned is None else body.pinned for body in bodies], np.int64)
-        self.extents = np.array([body.extent for body in bodies], np.int64)
+        self.extents = np.array(extents, np.int64)
 
     @property
     def entries(self) -> int:
@@ -57,16 +65,16 @@ class LargeConflicts:
         return found
 
     def raise_misfits(self, start: Sequence[int], target: int, visits: int) -> list[int] | None:
-        """First fit again and again; what ends above ``target`` bytes moves half way forward in the order.
+        """First fit; then, again and again, what ends above ``target`` bytes moves half way forward in the order.
 
-        Only bodies whose lower neighbours moved are placed anew. Gives the best placement met within so many visits
-        of conflicts (None: pinned bodies are in the way).
+        Only bodies that a lower neighbour has pushed are placed anew. Gives the best placement met within so many
+        visits of conflicts (None: pinned bodies are in the way).
         """
         order, extents = np.array(start, np.int64), self.extents
         offsets, dirty = np.where(self.pins >= 0, self.pins, -1), np.ones(len(extents), np.bool_)
         best: np.ndarray | None = None
         while visits > 0:
-            visits -= self._pass(order, offsets, dirty, False) + len(order)
+            visits -= self._repair(order, offsets, dirty, target) + len(order) // 4
             tops = np.where(extents > 0, offsets + extents, 0)
             if best is None or tops.max() < np.max(best + extents, where=extents > 0, initial=0):
                 best = offsets.copy()
@@ -87,7 +95,31 @@ class LargeConflicts:
         rank[self.pins >= 0] = -1
         return rank
 
+    def _repair(self, order: np.ndarray, offsets: np.ndarray, dirty: np.ndarray, target: int) -> int:
+        ranks, pinned = self._ranks(order), self.pins >= 0
+        changing = (order, ranks, dirty, offsets)
+        return int(large_kernel.repair(*changing, self.extents, target, self.table, self.grid, pinned))
+
     def _pass(self, order: np.ndarray, offsets: np.ndarray, dirty: np.ndarray, best_fit: bool) -> int:
         ranks = self._ranks(order)
         pinned = self.pins >= 0
         return int(large_kernel.place(order, ranks, dirty, offsets, self.table, self.grid, pinned, best_fit))
+
+
+def _reach_table(rects: Sequence[Rect], order: StepOrder) -> tuple[np.ndarray, np.ndarray]:
+    """The reach of every rectangle, stream by stream; no columns where all steps are in one order."""
+    width = 0 if order.linear else len(order.clocks[0])
+    latest, known = (
+        np.array([rect.reach[k] for rect in rects] if width else [], np.int64).reshape(len(rects), width)
+        for k in (0, 1)
+    )
+    return latest, known
+
+
+def _last_unordered(last: np.ndarray, latest: np.ndarray, order: StepOrder) -> np.ndarray:
+    """The last step before all that starts from then on surely comes after a rectangle."""
+    ahead = np.minimum.accumulate(np.array(order.clocks, np.int64)[::-1])[::-1]
+    until = last.copy()
+    for stream in range(latest.shape[1]):
+        until = np.maximum(until, np.searchsorted(ahead[:, stream], latest[:, stream], side="left") - 1)
+    return until

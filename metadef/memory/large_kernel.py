@@ -17,20 +17,27 @@ _compiled: Any = compiled()
 
 
 @_compiled
-def _meetings(owner, first, last, fill, start, near, low, high, rel, size):
-    """Sweep over rectangles sorted by first step; counts meetings per body into start[i + 1], or fills the entries."""
-    alive = np.empty(owner.size, np.int32)
-    count = 0
+def _meetings(rects, label, apart, reach, fill, start, near, low, high):
+    """Sweep over rectangles sorted by first step; counts meetings per body into start[i + 1], or fills the entries.
+
+    A rectangle stays alive up to ``until``; ``apart`` says which labels exclude each other; the ``reach`` of two on
+    several streams may order them all the same.
+    """
+    owner, first, until, rel, size = rects
+    latest, known = reach
+    alive, count = np.empty(owner.size, np.int32), 0
     for r in range(owner.size):
         kept, i = 0, owner[r]
         for k in range(count):
             q = alive[k]
-            if last[q] < first[r]:
+            if until[q] < first[r]:
                 continue
             alive[kept] = q
             kept += 1
             j = owner[q]
-            if i == j:
+            if i == j or apart[label[q], label[r]]:
+                continue
+            if latest.shape[1] and ((latest[q] <= known[r]).all() or (latest[r] <= known[q]).all()):
                 continue
             if not fill:
                 start[i + 1] += 1
@@ -45,15 +52,15 @@ def _meetings(owner, first, last, fill, start, near, low, high, rel, size):
         count = kept + 1
 
 
-def conflicts(bodies: int, owner, first, last, rel, size) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def conflicts(bodies: int, rects, label, apart, reach) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(start, near, low, high) of all bodies, from rectangles sorted by (first step, body); empty ones left out."""
     start = np.zeros(bodies + 1, np.int64)
     none = np.zeros(0, np.int64)
-    _meetings(owner, first, last, False, start, np.zeros(0, np.int32), none, none, rel, size)
+    _meetings(rects, label, apart, reach, False, start, np.zeros(0, np.int32), none, none)
     start = np.cumsum(start)
     total = int(start[-1])
     near, low, high = np.empty(total, np.int32), np.empty(total, np.int64), np.empty(total, np.int64)
-    _meetings(owner, first, last, True, start[:-1].copy(), near, low, high, rel, size)
+    _meetings(rects, label, apart, reach, True, start[:-1].copy(), near, low, high)
     return start, near, low, high
 
 
@@ -120,6 +127,38 @@ def place(order, rank, dirty, offsets, table, grid, pinned, best_fit):
         else:
             at = _lowest(count, lows, highs, least, modulus, residue)
         if at == offsets[i]:
+            continue
+        offsets[i] = at
+        for e in range(start[i], start[i + 1]):
+            if rank[near[e]] > rank[i]:
+                dirty[near[e]] = True
+    return visits
+
+
+@_compiled
+def repair(order, rank, dirty, offsets, extents, target, table, grid, pinned):
+    """As :func:`place` with the lowest gap, but a body that may stay where it is, below ``target`` bytes, stays."""
+    start, near, low, high = table
+    most = np.max(start[1:] - start[:-1]) if order.size else 0
+    lows, highs = np.empty(most, np.int64), np.empty(most, np.int64)
+    visits = 0
+    for i in order:
+        if pinned[i] or not dirty[i]:
+            continue
+        dirty[i] = False
+        modulus, residue, count, here = grid[0][i], grid[1][i], 0, offsets[i]
+        visits += start[i + 1] - start[i] + 1
+        stays = here >= 0 and here + extents[i] <= target
+        for e in range(start[i], start[i + 1]):
+            j = near[e]
+            if rank[j] < rank[i] and offsets[j] + high[e] > 0:
+                lows[count], highs[count] = offsets[j] + low[e], offsets[j] + high[e]
+                stays = stays and not lows[count] < here < highs[count]
+                count += 1
+        if stays:
+            continue
+        at = _lowest(count, lows, highs, residue if modulus > 1 else 0, modulus, residue)
+        if at == here:
             continue
         offsets[i] = at
         for e in range(start[i], start[i + 1]):

@@ -11,50 +11,74 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import le
 
 from metadef.error import ContractError, Problem
 from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
 
 Labels = tuple[str, ...]
+Reach = tuple[tuple[int, ...], tuple[int, ...]]
+"""What matters of a set of steps on several streams: the last of them on each stream (-1: none), and the last step of
+each stream that surely ends before all of them."""
+
+NOWHERE: Reach = ((), ())
 
 
 @dataclass(slots=True)
 class Span:
     """Life of one tensor: ``first`` and ``last`` step, the steps that touch it, and whether a loop carries it.
 
-    ``mask`` holds the touching steps as bits (several streams only; -1 = all steps, before and after everything).
-    ``labels`` are the branches of its writers (empty: it always exists). ``written`` says whether a step writes it.
+    ``reach`` says where on every stream it is touched (several streams only). ``labels`` are the branches of its
+    writers (empty: it always exists). ``written`` says whether a step writes it.
     """
 
     first: int
     last: int
     labels: Labels = ()
-    mask: int = 0
+    reach: Reach = NOWHERE
     carried: bool = False
     written: bool = True
 
 
 @dataclass
 class StepOrder:
-    """Which steps are ordered. With several streams ``ancestors[i]`` holds, as bits, what surely ends before step i."""
+    """Which steps are ordered. With several streams ``clocks[i][s]`` is the last step of stream s that surely ends
+    before step i (-1: none), and ``streams[i]`` the stream of step i, numbered by first appearance."""
 
     linear: bool
-    ancestors: list[int] = field(default_factory=list)
+    clocks: list[tuple[int, ...]] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
 
-    def common_ancestors(self, mask: int) -> int:
-        """Steps that end before every step of ``mask``."""
-        if mask < 0:
-            return 0
-        common = -1
-        while mask:
-            low = mask & -mask
-            common &= self.ancestors[low.bit_length() - 1]
-            mask ^= low
-        return common if common >= 0 else 0
+    def reach(self, steps: Iterable[int]) -> Reach:
+        """The reach of some steps, at least one."""
+        latest = [-1] * len(self.clocks[0])
+        known: tuple[int, ...] = ()
+        for step in steps:
+            latest[self.streams[step]] = max(latest[self.streams[step]], step)
+            clock = self.clocks[step]
+            known = tuple(map(min, known, clock)) if known else clock
+        return tuple(latest), known
 
-    def before(self, earlier: int, later: int) -> bool:
-        """Whether every step of mask ``earlier`` ends before every step of mask ``later``."""
-        return earlier >= 0 and earlier & ~self.common_ancestors(later) == 0
+    @property
+    def always(self) -> Reach:
+        """The reach of what is touched by all steps, before and after everything."""
+        width = len(self.clocks[0]) if self.clocks else 0
+        return (len(self.clocks),) * width, (-1,) * width
+
+    def before(self, earlier: Reach, later: Reach) -> bool:
+        """Whether every step of ``earlier`` ends before every step of ``later``."""
+        return all(map(le, earlier[0], later[1]))
+
+    def done_by(self, reach: Reach, step: int) -> bool:
+        """Whether all that is touched is touched by ``step`` or before it."""
+        return all(last <= known or last == step for last, known in zip(reach[0], self.clocks[step]))
+
+
+def joined_reach(one: Reach, other: Reach) -> Reach:
+    """The reach of two sets of steps together."""
+    if not one[0] or not other[0]:
+        return one if one[0] else other
+    return tuple(map(max, one[0], other[0])), tuple(map(min, one[1], other[1]))
 
 
 @dataclass
@@ -87,32 +111,50 @@ def live_table(schedule: Schedule) -> LiveTable:
     order = step_order(schedule.steps)
     end = max(len(schedule.steps) - 1, 0)
     loops = loop_bodies(schedule.steps)
-    own = {t: _span(schedule, tensors[t], reads.get(t, []), writes.get(t, []), end, loops, order) for t in tensors}
+    border = Borders(schedule)
+    labelled = any(step.branch for step in schedule.steps)
+    steps = schedule.steps if labelled else []
+    none: list[int] = []
+    own = {
+        t: _span(steps, border, tensor, reads.get(t, none), writes.get(t, none), end, loops, order)
+        for t, tensor in tensors.items()
+    }
     views_of: dict[int, list[int]] = {}
     for tensor, root in base.items():
         if tensor != root:
             views_of.setdefault(root, []).append(tensor)
+    parents = {base[group.parent] for group in schedule.groups if group.parent >= 0}
     base_spans = {}
     for root in (t for t in tensors if base[t] == t):
         family = [root, *views_of.get(root, ())]
         whole = own[root]
         if len(family) > 1:
             read, written = (sorted(s for t in family for s in table.get(t, ())) for table in (reads, writes))
-            whole = _span(schedule, tensors[root], read, written, end, loops, order)
+            whole = _span(steps, border, tensors[root], read, written, end, loops, order)
             for view in family[1:]:
-                _fix_borders(schedule, tensors[view], whole, end)
+                _fix_borders(border, tensors[view], whole, end)
+                if tensors[view].no_reuse and not order.linear:
+                    whole.reach = order.always
+        if root in parents and not whole.written and not order.linear:
+            # Its members make it: it does not reach back to the start.
+            whole.reach = order.reach((*(s for t in family for s in reads.get(t, none)), whole.last))
         base_spans[root] = whole
     for group in schedule.groups:
         _extend_group(group, base, base_spans, own)
     return LiveTable(tensors, end, order, base, shift, own, base_spans, views_of)
 
 
-def is_input(schedule: Schedule, tensor: ScheduleTensor) -> bool:
-    return tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT) or tensor.id in schedule.inputs
+class Borders:
+    """Which tensors exist before the run, and which after it."""
 
+    def __init__(self, schedule: Schedule) -> None:
+        self._inputs, self._outputs = frozenset(schedule.inputs), frozenset(schedule.outputs)
 
-def is_output(schedule: Schedule, tensor: ScheduleTensor) -> bool:
-    return tensor.kind == TensorKind.OUTPUT or tensor.id in schedule.outputs
+    def is_input(self, tensor: ScheduleTensor) -> bool:
+        return tensor.kind is TensorKind.INPUT or tensor.kind is TensorKind.WEIGHT or tensor.id in self._inputs
+
+    def is_output(self, tensor: ScheduleTensor) -> bool:
+        return tensor.kind is TensorKind.OUTPUT or tensor.id in self._outputs
 
 
 @lru_cache(maxsize=4096)
@@ -163,21 +205,25 @@ def step_order(steps: list[Step]) -> StepOrder:
     """
     if len({step.stream for step in steps}) <= 1:
         return StepOrder(linear=True)
-    ancestors: list[int] = []
+    numbers: dict[int, int] = {}
+    streams = [numbers.setdefault(step.stream, len(numbers)) for step in steps]
+    clocks: list[tuple[int, ...]] = []
+    done: list[tuple[int, ...]] = []
     latest: dict[int, int] = {}
     recorded: dict[int, int] = {}
     for index, step in enumerate(steps):
-        before = 0
         missing = [event for event in step.waits if event not in recorded]
         if missing:
             raise ContractError(f"waits for event {missing[0]}, which no earlier step records", node=step.name)
+        clock: tuple[int, ...] = (-1,) * len(numbers)
         for source in (latest.get(step.stream), *(recorded[event] for event in step.waits)):
             if source is not None:
-                before |= ancestors[source] | 1 << source
-        ancestors.append(before)
+                clock = tuple(map(max, clock, done[source]))
+        clocks.append(clock)
+        done.append((*clock[: streams[index]], index, *clock[streams[index] + 1 :]))
         latest[step.stream] = index
         recorded.update(dict.fromkeys(step.records, index))
-    return StepOrder(False, ancestors)
+    return StepOrder(False, clocks, streams)
 
 
 def _checked_tensors(schedule: Schedule) -> dict[int, ScheduleTensor]:
@@ -233,7 +279,8 @@ def _accesses(schedule: Schedule) -> tuple[dict[int, list[int]], dict[int, list[
 
 
 def _span(
-    schedule: Schedule,
+    labelled_steps: list[Step],
+    border: Borders,
     tensor: ScheduleTensor,
     reads: list[int],
     writes: list[int],
@@ -241,13 +288,17 @@ def _span(
     loops: list[tuple[int, int]],
     order: StepOrder,
 ) -> Span:
-    ends = [*reads[:1], *writes[:1], *reads[-1:], *writes[-1:]]
-    span = Span(min(ends), max(ends), written=bool(writes)) if ends else Span(0, 0, written=False)
-    if reads and (not writes or reads[0] <= writes[0]):
-        span.first = 0  # a value read before any step has written it must be there from the start
-    labels = {tensor.branch} if tensor.branch else {schedule.steps[step].branch for step in writes}
-    span.labels = () if "" in labels else tuple(sorted(labels))
-    _fix_borders(schedule, tensor, span, end)
+    span = Span(0, 0, written=bool(writes))
+    if writes and (not reads or writes[0] < reads[0]):
+        span.first = writes[0]  # a value read before any step has written it must be there from the start
+    if reads or writes:
+        span.last = max(reads[-1] if reads else 0, writes[-1] if writes else 0)
+    if tensor.branch:
+        span.labels = (tensor.branch,)
+    elif labelled_steps:
+        labels = {labelled_steps[step].branch for step in writes}
+        span.labels = () if "" in labels else tuple(sorted(labels))
+    _fix_borders(border, tensor, span, end)
     if order.linear and not loops:
         return span
     touched = sorted({*reads, *writes})
@@ -258,20 +309,19 @@ def _span(
         crosses = span.first < start or span.last > stop
         if crosses or inside[0] in reads:
             span.first, span.last, span.carried = min(span.first, start), max(span.last, stop), True
-    if not order.linear and span.mask >= 0:
-        for step in (*touched, span.first, span.last):
-            span.mask |= 1 << step
+    if not order.linear:
+        span.reach = order.always if tensor.no_reuse else order.reach((*touched, span.first, span.last))
     return span
 
 
-def _fix_borders(schedule: Schedule, tensor: ScheduleTensor, span: Span, end: int) -> None:
+def _fix_borders(border: Borders, tensor: ScheduleTensor, span: Span, end: int) -> None:
     """Inputs live from the start, outputs to the end, and what may not be reused over the whole run."""
-    if is_input(schedule, tensor) or tensor.no_reuse:
+    if border.is_input(tensor) or tensor.no_reuse:
         span.first = 0
-    if is_output(schedule, tensor) or tensor.no_reuse:
+    if border.is_output(tensor) or tensor.no_reuse:
         span.last = end
     if tensor.no_reuse:
-        span.mask, span.labels = -1, ()
+        span.labels = ()
 
 
 def _extend_group(group: Group, base: dict[int, int], spans: dict[int, Span], own: dict[int, Span]) -> None:
@@ -283,15 +333,17 @@ def _extend_group(group: Group, base: dict[int, int], spans: dict[int, Span], ow
     if not parent.written:
         for member in members:
             member.last = max(member.last, parent.last)
-            member.mask |= parent.mask
+            member.reach = joined_reach(member.reach, parent.reach)
         parent.first = min((member.first for member in members), default=0)
+        for member in members:
+            parent.reach = joined_reach(parent.reach, member.reach)
         parent.labels = ()
     for member in members:
         if not member.written:
             member.first, member.last = parent.first, max(member.last, parent.last)
-            member.mask |= parent.mask
+            member.reach = joined_reach(member.reach, parent.reach)
             parent.last = max(parent.last, member.last)
-            parent.mask |= member.mask
+            parent.reach = joined_reach(parent.reach, member.reach)
     for tensor in (group.parent, *group.members):
         whole = spans[base[tensor]]
         if base[tensor] == tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from metadef.memory.bodies import ARENA, Body, BodySet, legal_pairs, make_bodies
 from metadef.memory.live import live_table
+from metadef.memory.pause import collector_paused
 from metadef.memory.plan import MemoryPlan
 from metadef.memory.refusal import capacity_error, pin_error
 from metadef.memory.rows import assemble
@@ -38,17 +39,22 @@ def plan_memory(
         UsageError: unknown method. ContractError: the schedule contradicts itself.
     """
     wish = Wish(method, capacity, budget_s, reuse, minimise)
+    with collector_paused():
+        return _planned(schedule, wish, inplace)
+
+
+def _planned(schedule: Schedule, wish: Wish, inplace: bool) -> MemoryPlan:
     live = live_table(schedule)
     bodies = make_bodies(schedule, live)
-    pairs = legal_pairs(schedule, live, bodies)[0] if inplace and reuse else []
+    pairs = legal_pairs(schedule, live, bodies)[0] if inplace and wish.reuse else []
     steps = max(len(schedule.steps), 1)
     solved: dict[str, Solution] = {}
     for pool, subset in _pools(bodies).items():
-        pin_error(schedule, subset.bodies, live.order, capacity)
+        pin_error(schedule, subset.bodies, live.order, wish.capacity)
         own = [pair for pair in pairs if pair.read in subset.of]
         solved[pool] = solve_pool(subset, own, live.order, steps, wish, schedule.times)
-        if capacity is not None and solved[pool].total > capacity:
-            raise capacity_error(schedule, live, subset, own, solved[pool], capacity, pool)
+        if wish.capacity is not None and solved[pool].total > wish.capacity:
+            raise capacity_error(schedule, live, subset, own, solved[pool], wish.capacity, pool)
     return assemble(schedule, live, bodies, solved)
 
 

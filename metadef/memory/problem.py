@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise, permutations, product
+from itertools import accumulate, pairwise, permutations, product
 from typing import TYPE_CHECKING
 
 from metadef.memory.bodies import Body, LegalPair, Rect, rects_meet
@@ -35,8 +35,9 @@ class Problem:
         self.bodies = list(bodies)
         self.order = order
         self.extents = [body.extent for body in self.bodies]
-        self.first = [min((rect.first for rect in body.rects), default=0) for body in self.bodies]
-        self.last = [max((rect.last for rect in body.rects), default=0) for body in self.bodies]
+        lone = [rects[0] if len(rects) == 1 else None for rects in (body.rects for body in self.bodies)]
+        self.first = [rect.first if rect else _least_first(body) for rect, body in zip(lone, self.bodies)]
+        self.last = [rect.last if rect else _most_last(body) for rect, body in zip(lone, self.bodies)]
         self.times = times
 
     def __len__(self) -> int:
@@ -44,13 +45,12 @@ class Problem:
 
     @cached_property
     def large(self) -> LargeConflicts | None:
-        """The conflicts as arrays for compiled code; None for few bodies, streams and branches."""
-        plain = self.order.linear and not any(rect.labels for body in self.bodies for rect in body.rects)
-        if len(self) <= LARGE_BODIES or not plain:
+        """The conflicts as arrays for compiled code; None for few bodies."""
+        if len(self) <= LARGE_BODIES:
             return None
         from metadef.memory.large import LargeConflicts
 
-        return LargeConflicts(self.bodies)
+        return LargeConflicts(self.bodies, self.extents, self.order)
 
     @cached_property
     def near(self) -> list[list[tuple[int, int, int]]]:
@@ -107,14 +107,20 @@ class Problem:
         return near
 
 
+def _least_first(body: Body) -> int:
+    return min((rect.first for rect in body.rects), default=0)
+
+
+def _most_last(body: Body) -> int:
+    return max((rect.last for rect in body.rects), default=0)
+
+
 def worlds(bodies: Iterable[Body]) -> list[dict[str, str]]:
     """Assignments of a side to every branch condition; where there are too many, of single ones (a weaker bound)."""
     sides: dict[str, set[str]] = {}
-    for body in bodies:
-        for rect in body.rects:
-            for label in rect.labels:
-                for condition, side in branch_sides(label).items():
-                    sides.setdefault(condition, set()).add(side)
+    for label in {label for body in bodies for rect in body.rects for label in rect.labels}:
+        for condition, side in branch_sides(label).items():
+            sides.setdefault(condition, set()).add(side)
     count = 1
     for choices in sides.values():
         count *= len(choices)
@@ -135,20 +141,20 @@ def live_bytes(bodies: Sequence[Body], world: dict[str, str], steps: int) -> lis
     """Bytes alive at each step in one world; a body counts the union of its live rectangles."""
     change = [0] * (steps + 1)
     for body in bodies:
-        rects = [rect for rect in body.rects if rect.size and exists_in(rect, world)]
-        if len(rects) <= 1:
-            pieces = [(rect.first, rect.last, rect.size) for rect in rects]
-        else:
-            marks = sorted({rect.first for rect in rects} | {rect.last + 1 for rect in rects})
-            pieces = [(a, b - 1, _covered(rects, a)) for a, b in pairwise(marks)]
-        for first, last, size in pieces:
-            change[first] += size
-            change[last + 1] -= size
-    total, series = 0, []
-    for delta in change[:steps]:
-        total += delta
-        series.append(total)
-    return series
+        rects = body.rects
+        if len(rects) == 1:
+            rect = rects[0]
+            if not rect.labels or exists_in(rect, world):
+                change[rect.first] += rect.size
+                change[rect.last + 1] -= rect.size
+            continue
+        rects = [rect for rect in rects if rect.size and exists_in(rect, world)]
+        marks = sorted({rect.first for rect in rects} | {rect.last + 1 for rect in rects})
+        for a, b in pairwise(marks):
+            size = _covered(rects, a)
+            change[a] += size
+            change[b] -= size
+    return list(accumulate(change[:steps]))
 
 
 def _covered(rects: list[Rect], step: int) -> int:
@@ -167,7 +173,9 @@ def theory_min(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -
     best = 0
     for world in worlds(bodies):
         series = live_bytes(bodies, world, steps)
-        best = max(best, max((size - gain.get(step, 0) for step, size in enumerate(series)), default=0))
+        for step, saved in gain.items():
+            series[step] -= saved
+        best = max(best, max(series, default=0))
     return best
 
 
@@ -181,6 +189,8 @@ def savings(pairs: Sequence[LegalPair]) -> dict[int, int]:
 
 def _best_saving(pairs: list[LegalPair]) -> int:
     """Bytes the best matching of one step's pairs saves (an upper bound where there are many)."""
+    if len(pairs) == 1:
+        return pairs[0].saving
     reads = list(dict.fromkeys(pair.read for pair in pairs))
     writes = list(dict.fromkeys(pair.write for pair in pairs))
     by_write = [max(pair.saving for pair in pairs if pair.write == write) for write in writes]

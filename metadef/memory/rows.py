@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from metadef.memory.bodies import ARENA, IO, WEIGHTS, Body, BodySet
 from metadef.memory.heuristics import pack_in_order
-from metadef.memory.live import LiveTable, Span
+from metadef.memory.live import LiveTable
 from metadef.memory.plan import MemoryPlan, PlanRow, PoolFigures
 from metadef.memory.problem import Problem
 from metadef.memory.search import Solution
 from metadef.schedule import Schedule
+
+REGION_REASONS = {IO: "graph input or output", WEIGHTS: "weight", ARENA: ""}
 
 
 def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mapping[str, Solution]) -> MemoryPlan:
@@ -73,35 +75,21 @@ def _tensor_rows(
     aliases: Mapping[int, tuple[int, str]],
 ) -> list[PlanRow]:
     rows = []
+    none = (-1, "")
     for tensor in schedule.tensors:
+        key, region = tensor.id, regions[tensor.id]
+        root = live.base[key]
+        alias, kind = aliases.get(key, none)
+        whole = live.base_spans[root]
+        own = whole if root == key else live.spans[key]
         # Nobody writes a view itself: it begins with its base, not at the start as other values that only are read do.
-        alias, kind = aliases.get(tensor.id, (-1, ""))
-        span = _row_span(live, tensor.id)
-        slot = tensor.payload_bytes if kind == "view" else slots[tensor.id]
+        first = max(own.first, whole.first)
+        slot = tensor.payload_bytes if kind == "view" else slots[key]
+        reason = tensor.no_reuse or REGION_REASONS[region]
         rows.append(
             PlanRow(
-                tensor.id,
-                tensor.name,
-                regions[tensor.id],
-                offsets[tensor.id],
-                slot,
-                tensor.payload_bytes,
-                max(span.first, live.base_spans[live.base[tensor.id]].first),
-                span.last,
-                alias,
-                kind,
-                _no_reuse_reason(tensor.no_reuse, regions[tensor.id]),
-                tensor.pool,
+                key, tensor.name, region, offsets[key], slot, tensor.payload_bytes, first, own.last, alias, kind,
+                reason, tensor.pool,
             )
-        )
+        )  # fmt: skip
     return rows
-
-
-def _row_span(live: LiveTable, tensor: int) -> Span:
-    return live.base_spans[tensor] if live.base[tensor] == tensor else live.spans[tensor]
-
-
-def _no_reuse_reason(reason: str, region: str) -> str:
-    if reason:
-        return reason
-    return {IO: "graph input or output", WEIGHTS: "weight"}.get(region, "")

@@ -30,8 +30,10 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
 QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
-RAISE_SHARE, RAISE_VISITS_PER_S = 0.5, 90_000_000
-"""For each of two choices of in-place pairs of a large pool: share of the budget, compiled visits in a second."""
+RAISED_ORDERS = (heuristics.by_breadth, heuristics.by_size, heuristics.by_birth)
+RAISE_SHARE, RAISE_VISITS_PER_S = 0.1, 90_000_000
+"""For each of these orders and each of two choices of in-place pairs of a large pool: share of the budget, compiled
+visits in a second."""
 
 SMALL_BODIES = 40
 """Pools of at most so many bodies are searched by relations."""
@@ -148,12 +150,12 @@ class _Search:
     def _variants(self) -> Iterator[tuple[Problem, list[LegalPair]]]:
         """Choices of in-place pairs: those that save most first, the other operand at joins, none."""
         order, times = self.plain.order, self.plain.times
-        known: list[set[LegalPair]] = []
+        known: list[list[LegalPair]] = []
         turned = sorted(self.pairs, key=lambda pair: (pair.step, pair.saving, -pair.read))
         for pairs in (self.pairs, turned):
             bodies, taken = take_pairs(self.joined, pairs, order)
-            if taken and {*taken} not in known:
-                known.append({*taken})
+            if taken and taken not in known:
+                known.append(taken)
                 yield Problem(bodies, order, times), taken
         yield self.plain, []
 
@@ -164,8 +166,10 @@ class _Search:
             budget_s = min(budget_s * SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S)
         if problem.large:
             visits = int(self.wish.budget_s * RAISE_SHARE * RAISE_VISITS_PER_S)
-            found = problem.large.raise_misfits(heuristics.by_birth(problem), self.goal, visits)
-            self._offer(problem, taken, found, "raise-misfits")
+            for order in RAISED_ORDERS:
+                if not self._done():
+                    found = problem.large.raise_misfits(order(problem), self.goal, visits)
+                    self._offer(problem, taken, found, "raise-misfits")
             return
         visits = problem.entries + 4 * len(problem)
         tries = min(int(budget_s * VISITS_PER_S / max(visits, 1)), MOST_TRIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadef.error import ContractError
-from metadef.memory.live import exclusive, live_table, loop_bodies, step_order
+from metadef.memory.live import exclusive, joined_reach, live_table, loop_bodies, step_order
 from metadef.schedule import Group, Step, TensorKind, View
 from tests.metadef.memory.schedules import Maker
 
@@ -82,5 +82,8 @@ def test_streams_are_ordered_by_events_only():
         Step(3, "d", (), (), waits=(6,)),
     ]
     order = step_order(steps)
-    assert order.before(0b1, 0b10) and not order.before(0b10, 0b100) and not order.before(0b100, 0b10)
-    assert order.before(0b111, 0b1000) and not order.before(-1, 0b1000) and not order.before(0b1, -1)
+    a, b, c, d = (order.reach((step,)) for step in range(4))
+    assert order.before(a, b) and not order.before(b, c) and not order.before(c, b)
+    assert order.before(order.reach((0, 1, 2)), d) and order.before(joined_reach(joined_reach(a, b), c), d)
+    assert not order.before(order.always, d) and not order.before(a, order.always)
+    assert order.done_by(b, 3) and order.done_by(d, 3) and not order.done_by(b, 2)
