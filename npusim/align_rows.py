@@ -1,7 +1,8 @@
 """What rows off 32 bytes cost: every operator of a program with its rows as they are, and padded or cut by an element.
 
-Nothing is executed here: rows of another length are another network. Both forms are timed with the same tiles, cores
-and contents of L2, so that only the distance between rows differs.
+Both forms are timed with the same tiles, cores and contents of L2, so that only the distance between rows differs. The
+form with odd rows is run too, dense and row by row (:mod:`npusim.align_values`): rows of another length are another
+network, so that the two forms cannot be compared with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class RowCost:
     """One operator with rows on and off 32 bytes.
 
     ``row_bytes`` is the longest row of its plain operands, ``other_bytes`` what it became in the other form; ``own``
-    says which of the two forms the model has ("on" or "off" 32 bytes).
+    says which of the two forms the model has ("on" or "off" 32 bytes). ``values`` is "equal" where the odd form gave
+    the same bits for rows that lie densely and for rows alone, "different", or why it was not run.
     """
 
     task: int
@@ -40,10 +42,11 @@ class RowCost:
     slowdown: float
     misalignment_cycles: int
     extra_requests: int
+    values: str = ""
 
 
 def row_costs(program: Program, target: Target) -> list[RowCost]:
-    """Every device task with a plain operand of several rows, in order."""
+    """Every device task with a plain operand of several rows, in order; timed only."""
     found = []
     for task, access in zip(program.tasks, l2_accesses(program, program.tasks, target), strict=True):
         row = _longest_row(task.kernel) if task.on_device and task.kernel.domain == "ascend" else 0

@@ -33,7 +33,7 @@ MEASURED_SOC = "Ascend910B1"
     show_default=True,
     help="Addresses modulo 512 to try; 'element' is one element of the tensor.",
 )
-@click.option("--rows", is_flag=True, help="Also time every operator with rows on and off 32 bytes.")
+@click.option("--rows", is_flag=True, help="Also every operator with rows on and off 32 bytes.")
 @click.option("--micro", is_flag=True, help="Single copies beside their published slowdown; needs no MODEL.")
 @click.option(
     "--top", default=20, show_default=True, type=click.IntRange(1), help="Show the N operators that lose most."
@@ -60,7 +60,7 @@ def align(
     if model is None and not micro:
         raise UsageError("there is no model to study", expected="MODEL, or --micro")
     from npusim.align import align_session
-    from npusim.align_rows import row_costs
+    from npusim.align_study import row_study
     from npusim.report.alignment import print_rows, print_study
 
     answer: dict[str, Any] = {}
@@ -74,8 +74,9 @@ def align(
         if not as_json:
             print_study(study, console_of(NARROW), top=top)
         if rows:
-            costs = row_costs(session.program, session.target)
+            costs = row_study(session, feeds)
             answer["rows"] = [vars(row) for row in costs]
+            answer["equal"] &= not any(row.values == "different" for row in costs)
             if not as_json:
                 print_rows(costs, console_of(NARROW), top=top)
         if out is not None:

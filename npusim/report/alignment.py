@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +81,11 @@ def print_rows(rows: Sequence[RowCost], console: Any, *, top: int = 20) -> None:
         console.print("rows: no operator has plain operands of several rows")
         return
     shown = sorted(rows, key=lambda row: row.on_cycles - row.off_cycles)[:top]
-    console.print(f"rows off 32 bytes, {len(shown)} of {len(rows)} operators with plain rows (timed, not run):")
+    console.print(f"rows off 32 bytes, {len(shown)} of {len(rows)} operators with plain rows:")
     table = _table(
-        "#", "operator", "from", "row", "other row", "on 32 B", "off 32 B", "slowdown", "extra req.", left=(1, 2)
-    )
+        "#", "operator", "from", "row", "other", "on 32 B", "off 32 B", "slowdown", "extra req.", "values",
+        left=(1, 2, 9),
+    )  # fmt: skip
     table.columns[2].max_width = 24
     for row in sorted(shown, key=lambda row: row.task):
         table.add_row(
@@ -96,8 +98,12 @@ def print_rows(rows: Sequence[RowCost], console: Any, *, top: int = 20) -> None:
             f"{row.off_cycles:,}",
             f"x{row.slowdown:.2f}",
             f"{row.extra_requests:,}",
+            row.values.partition(":")[0],
         )
     console.print(table)
+    reasons = Counter(row.values.partition(": ")[2] for row in rows if ":" in row.values)
+    for reason, count in reasons.most_common():
+        console.print(f"not run, {count} of {len(rows)}: {reason}", highlight=False)
 
 
 def print_micro(soc: str, effects: Sequence[MicroEffect], console: Any) -> None:

@@ -18,6 +18,7 @@ from metadef.target import load_target
 from npusim.align import AlignStudy, align_model, align_session, checked_residues, chosen_tensors, with_residue
 from npusim.align_micro import micro_effects
 from npusim.align_rows import row_costs, with_rows
+from npusim.align_study import row_study
 from npusim.data import digits_model, digits_samples
 from npusim.report.alignment import alignment_figure
 from npusim.session import InferenceSession, SessionOptions
@@ -115,6 +116,30 @@ def test_rows_off_32_bytes_cost_requests(odd_session: InferenceSession):
         assert rows[name].extra_requests > 0 and rows[name].off_cycles > rows[name].on_cycles
     product = rows["MatMulV2"]
     assert product.own == "off" and product.extra_requests > 0
+
+
+def test_odd_rows_give_the_bits_of_rows_alone(odd_session: InferenceSession, rng: np.random.Generator):
+    feeds = {"x": rng.standard_normal((512, 64)).astype(np.float32)}
+    rows = row_study(odd_session, feeds)
+    assert {row.op_type for row in rows} >= {"MatMulV2", "LayerNorm", "SoftmaxV2", "Cast"}
+    assert [row.values for row in rows] == ["equal"] * len(rows)
+
+
+def test_rows_that_are_not_made_one_by_one_say_so(tmp_path):
+    from metadef.text import parse_graph
+
+    graph = parse_graph(
+        """
+graph("turned"):
+  %x : float16[9,33] = Data()
+  %a = TransposeD(x=%x) {perm=[1, 0]}
+  %b = ConcatD(x0=%a, x1=%a) {concat_dim=0}
+  return (%b as "b")
+"""
+    )
+    session = InferenceSession(graph, SessionOptions(threads=1))
+    rows = row_study(session, {"x": np.arange(9 * 33, dtype=np.float16).reshape(9, 33)})
+    assert {row.values for row in rows} == {"not run: its rows are not made one by one"}
 
 
 def test_padded_rows_start_on_32_bytes_and_cut_rows_do_not(odd_session: InferenceSession):
