@@ -23,7 +23,8 @@ def check_plan_memory(plan: MemoryPlan, target: Target) -> None:
 
 def check_program_memory(program: Program, target: Target) -> None:
     """Raises PlanError if the regions of a program exceed the chip's memory, naming sizes and the largest tensors."""
-    _require(program.name, program.weights_bytes, program.arena_bytes, program.io_bytes, operand_sizes(program), target)
+    resident = program.weights_bytes - program.streamed_bytes
+    _require(program.name, resident, program.arena_bytes, program.io_bytes, operand_sizes(program), target)
 
 
 def operand_sizes(program: Program) -> list[tuple[str, int]]:

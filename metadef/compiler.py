@@ -42,7 +42,9 @@ class CompileOptions:
     (exact, least memory), ``auto`` (what the chip's model says is faster), ``winograd``, ``winograd_f2`` or
     ``winograd_f4`` (wherever it can). ``reorder`` looks for an order of the steps that needs less
     memory. ``gears`` compiles several sets of input shapes into one model (then -1 in
-    ``shapes`` marks what varies). ``check`` verifies graph invariants after every pass.
+    ``shapes`` marks what varies). Weights of at least ``stream_weights`` bytes do not stay in device memory: they are
+    loaded just before their use (None: all stay). ``no_reuse`` lists operators, by name or type, whose results keep
+    their memory for themselves. ``check`` verifies graph invariants after every pass.
     """
 
     soc: str = DEFAULT_SOC
@@ -57,6 +59,8 @@ class CompileOptions:
     conv: str = "direct"
     reorder: bool = False
     gears: GearSpec | None = None
+    stream_weights: int | None = None
+    no_reuse: tuple[str, ...] = ()
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -153,7 +157,9 @@ def schedule_model(
             graph = legalize(graph, target)
         hook("legalize", graph)
     with _timed(seconds, "passes"):
-        pass_options = PassOptions(options.precision, options.disabled_passes, options.check, options.conv)
+        pass_options = PassOptions(
+            options.precision, options.disabled_passes, options.check, options.conv, options.stream_weights
+        )
         report = run_pipeline(graph, target, pass_options, on_pass=hook)
     with _timed(seconds, "select"):
         schedule = select(graph, target, options.conv)
@@ -193,7 +199,19 @@ def compile_model(
         merged = compile_gears(source, options, on_stage)
         check_program_memory(merged.model.program, merged.target)
         return merged
-    return _placed(schedule_model(source, options, on_stage=on_stage), options, on_stage or _ignore)
+    front = schedule_model(source, options, on_stage=on_stage)
+    front.schedule = _edited(front.schedule, options)
+    return _placed(front, options, on_stage or _ignore)
+
+
+def _edited(schedule: Schedule, options: CompileOptions) -> Schedule:
+    """The schedule as options and environment want it: results that are not shared, weights that are streamed."""
+    from metadef.schedule_edit import forbid_reuse, no_reuse_from_environment
+    from metadef.weight_stream import stream_weights
+
+    names = [*options.no_reuse, *no_reuse_from_environment()]
+    schedule = forbid_reuse(schedule, names, strict=options.no_reuse)
+    return schedule if options.stream_weights is None else stream_weights(schedule, options.stream_weights)[0]
 
 
 def replan(made: Compilation, schedule: Schedule) -> Compilation:

@@ -25,7 +25,11 @@ def merge_programs(gears: Sequence[tuple[str, Program, np.ndarray]]) -> tuple[di
     weights = pool.blob()
     arena = max(program.arena_bytes for _, program, _ in gears)
     io = max(program.io_bytes for _, program, _ in gears)
-    merged = {key: _moved(program, places, weights.nbytes, arena, io) for (key, program, _), places in zip(gears, maps)}
+    streamed = max(program.streamed_bytes for _, program, _ in gears)
+    merged = {
+        key: _moved(program, places, weights.nbytes, arena, io, streamed)
+        for (key, program, _), places in zip(gears, maps)
+    }
     return merged, weights
 
 
@@ -80,7 +84,9 @@ def _pieces(program: Program) -> tuple[list[int], list[int]]:
     return starts, ends
 
 
-def _moved(program: Program, places: Sequence[tuple[int, int]], weights: int, arena: int, io: int) -> Program:
+def _moved(
+    program: Program, places: Sequence[tuple[int, int]], weights: int, arena: int, io: int, streamed: int
+) -> Program:
     """The program with its addresses in regions of the given sizes (bytes)."""
     starts = [start for start, _ in places]
 
@@ -113,4 +119,5 @@ def _moved(program: Program, places: Sequence[tuple[int, int]], weights: int, ar
         weights_bytes=weights,
         arena_bytes=arena,
         io_bytes=io,
+        streamed_bytes=streamed,
     )

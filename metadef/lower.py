@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from metadef.control import LOAD
 from metadef.error import ContractError
-from metadef.format import SLOT_BYTES, pack, round_up
+from metadef.format import SLOT_BYTES, TensorDesc, pack, round_up
 from metadef.graph import Graph, Tensor
 from metadef.memory.plan import MemoryPlan, PlanRow
 from metadef.program import Binding, Operand, Program, Region, Span, Task
@@ -47,6 +48,7 @@ def lower(
         theory_min=plan.theory_min,
         no_reuse=plan.no_reuse,
         precision=precision,
+        streamed_bytes=layout.streamed_bytes,
     )
     return program, _weights(graph, schedule, layout)
 
@@ -65,7 +67,13 @@ class _Layout:
         self.holders = {
             member: group.parent for group in schedule.groups if group.parent >= 0 for member in group.members
         }
-        self.weights_bytes = self._region_bytes(Region.WEIGHTS, plan.weights_bytes)
+        resident = self._region_bytes(Region.WEIGHTS, plan.weights_bytes)
+        self.streamed: dict[int, int] = {}
+        self.weights_bytes = resident
+        for weight in sorted(set(_loads(schedule).values())):
+            self.streamed[weight] = self.weights_bytes
+            self.weights_bytes += round_up(_desc_of(self.tensors[weight]).payload_bytes, SLOT_BYTES)
+        self.streamed_bytes = self.weights_bytes - resident
         self.arena_bytes = self._region_bytes(Region.ARENA, plan.total_size)
         self.io_bytes = self._region_bytes(Region.IO, plan.io_bytes)
         self.bases = {
@@ -87,6 +95,8 @@ class _Layout:
 
     def place(self, tensor: int) -> tuple[Region, int]:
         """Region and absolute address. Raises ContractError if the plan has no row for it."""
+        if tensor in self.streamed:
+            return Region.WEIGHTS, self.streamed[tensor]
         if tensor in self.rows:
             row = self.rows[tensor]
             region = Region(row.region)
@@ -101,10 +111,22 @@ class _Layout:
     def operand(self, tensor: int) -> Operand:
         """The tensor at its place. ``Operand.tensor`` is the owner of the bytes, so views carry their base's id."""
         item = self.tensors[tensor]
-        if item.desc is None:
-            raise ContractError(f"tensor '{item.name}' has no descriptor", hint="planner cases cannot be lowered")
+        desc = _desc_of(item)
         region, address = self.place(tensor)
-        return Operand(self.owner(tensor), item.name, region, address, item.payload_bytes, item.desc)
+        size = desc.payload_bytes if tensor in self.streamed else item.payload_bytes
+        return Operand(self.owner(tensor), item.name, region, address, size, desc)
+
+
+def _desc_of(tensor: ScheduleTensor) -> TensorDesc:
+    if tensor.desc is None:
+        raise ContractError(f"tensor '{tensor.name}' has no descriptor", hint="planner cases cannot be lowered")
+    return tensor.desc
+
+
+def _loads(schedule: Schedule) -> dict[int, int]:
+    """The streamed weight that every load step copies, by the copy."""
+    loads = [step for step in schedule.steps if step.kernel is not None and step.kernel.op_type == LOAD]
+    return {step.writes[0]: step.reads[0] for step in loads if step.reads[0] is not None}
 
 
 def _check_revisions(graph: Graph, schedule: Schedule, plan: MemoryPlan, target: Target) -> None:
@@ -149,7 +171,8 @@ def _weights(graph: Graph, schedule: Schedule, layout: _Layout) -> np.ndarray:
     blob = np.zeros(layout.weights_bytes, np.uint8)
     constants = constants_by_id(graph, schedule)
     for item in schedule.tensors:
-        if item.kind is not TensorKind.WEIGHT or item.id in layout.inside:
+        held = item.kind is TensorKind.WEIGHT or item.id in layout.streamed
+        if not held or item.id in layout.inside:
             continue
         values = _values(item, constants)
         assert item.desc is not None
@@ -167,6 +190,7 @@ def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
     steps = {step.name: step for step in schedule.steps}
     bases = {view.tensor: view.base for view in schedule.views}
     nodes = {node.name for each in graph.graphs() for node in each.nodes}
+    loads = _loads(schedule)
     copies = {step.writes[0]: step.reads[0] for step in schedule.steps if step.writes and step.name not in nodes}
     ids: dict[int, int] = {}
     found: dict[int, Tensor] = {}
@@ -180,6 +204,7 @@ def constants_by_id(graph: Graph, schedule: Schedule) -> dict[int, Tensor]:
         step = steps.get(node.name)
         reads = step.reads if step else tuple(bases.get(ids.get(id(tensor), -1)) for tensor in node.outputs[:1])
         for operand, place in zip(node.inputs, reads):
+            place = place if place is None else loads.get(place, place)
             if operand is not None and place is not None:
                 ids[id(operand)] = place
                 if operand.is_const:

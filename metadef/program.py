@@ -70,12 +70,17 @@ class Task:
     @property
     def on_host(self) -> bool:
         """Whether the host or the AI CPU computes the task."""
-        return not self.on_device and not self.is_jump
+        return not self.on_device and self.kernel.engine is not Engine.RTS
 
     @property
     def is_jump(self) -> bool:
         """Whether the task only decides which task is next."""
-        return self.kernel.engine is Engine.RTS
+        return self.kernel.engine is Engine.RTS and bool(self.successors)
+
+    @property
+    def is_load(self) -> bool:
+        """Whether the task copies a streamed weight into the arena."""
+        return self.kernel.engine is Engine.RTS and not self.successors
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,11 @@ class Binding:
 
 @dataclass
 class Program:
-    """A compiled network for one SoC and one set of shapes (one gear)."""
+    """A compiled network for one SoC and one set of shapes (one gear).
+
+    ``streamed_bytes`` at the end of the weights region never lie in device memory as a whole: load tasks copy them from
+    the host's map of the model file.
+    """
 
     name: str
     soc: str
@@ -102,6 +111,7 @@ class Program:
     theory_min: int = 0
     no_reuse: int = 0
     precision: str = "origin"
+    streamed_bytes: int = 0
 
     @property
     def is_straight(self) -> bool:

@@ -24,6 +24,8 @@ FORMAT_VERSION = 1
 
 _TASK_LISTS = ("origins", "waits", "records", "successors")
 _PROGRAM_FIELDS = tuple(item.name for item in fields(Program) if item.name not in ("tasks", "inputs", "outputs"))
+_LATE_FIELDS = frozenset({"streamed_bytes"})
+"""Fields that files of the first version may lack."""
 _TILES: dict[str, Any] = {"cube": CubeTile, "vector": VectorTile, "winograd": WinogradTile}
 _PHASES = ("input", "product", "output")
 
@@ -62,7 +64,7 @@ def program_from_json(data: Mapping[str, Any]) -> Program:
             tasks=[_task_from_json(row, kernels, descs) for row in data["tasks"]],
             inputs=[Binding(name, _operand_from_json(row, descs)) for name, row in data["inputs"]],
             outputs=[Binding(name, _operand_from_json(row, descs)) for name, row in data["outputs"]],
-            **{name: data[name] for name in _PROGRAM_FIELDS},
+            **{name: data[name] for name in _PROGRAM_FIELDS if name in data or name not in _LATE_FIELDS},
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"

@@ -42,12 +42,14 @@ class PassOptions:
 
     ``precision``: "fp16" (force_fp16) or "origin". ``disabled``: names of passes to leave out. ``check``: verify the
     graph's invariants after every pass. ``conv``: the algorithm of convolutions that selection will be asked for.
+    ``stream_weights``: least bytes of weights that are loaded just before their use (None: none are).
     """
 
     precision: str = "fp16"
     disabled: frozenset[str] = frozenset()
     check: bool = False
     conv: str = "direct"
+    stream_weights: int | None = None
 
 
 # -- the record --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ POISON = 0x7FF7
 """Fill of unwritten memory, as a 16-bit pattern: a NaN when read as float16, float32 or float64."""
 
 
+LOAD_BYTES = 8 << 20
+"""Streamed weights are copied in pieces of this size, so that few pages of the file are resident at once."""
+
+
 class Device:
     """Memory of one loaded program.
 
@@ -92,6 +96,16 @@ class Device:
         if operand.region is Region.WEIGHTS:
             raise DeviceFault(f"tensor '{operand.name}' lies in the read-only weights region")
         self.read_tensor(operand)[...] = storage
+
+    def load(self, task: Task) -> None:
+        """Copy a streamed weight from the model file into the arena; the file's pages are let go piece by piece."""
+        source, target = task.inputs[0], task.outputs[0]
+        assert source is not None, "a load reads a weight"
+        for first in range(0, source.payload_bytes, LOAD_BYTES):
+            size = min(LOAD_BYTES, source.payload_bytes - first)
+            piece = self.bytes_at(source.address + first, size)
+            self.bytes_at(target.address + first, size)[...] = piece
+            release_pages(piece)
 
     # -- in and out -----------------------------------------------------------------------------------------------
 

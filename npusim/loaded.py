@@ -19,7 +19,8 @@ from npusim.device import Device
 from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, TRACE_FULL, Executor
 from npusim.flow import Tracer, stepwise
 from npusim.host import run_host_task
-from npusim.kernels.plans import PlanOptions, plan_program
+from npusim.kernels.desc import task_table
+from npusim.kernels.plans import PlanOptions, loaded_tensors, plan_program, plan_task
 
 NUMERICS = ("exact", "fast")
 
@@ -81,8 +82,9 @@ class LoadedProgram:
             memory = beside.device.memory
         self.device: Device = Device(program, weights, memory)
         self.threads = threads or usable_cpus()
-        options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
-        self.plan = plan_program(self.device, options)
+        self.options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
+        self.plan = plan_program(self.device, self.options)
+        self._loaded = loaded_tensors(program)
         self._executor = beside.executor if beside else Executor(self.threads)
         self._turns: _Turns = beside._turns if beside else _Turns()
         self.trace: tuple[int, ...] | None = None
@@ -160,8 +162,26 @@ class LoadedProgram:
             task = self.program.tasks[self.plan.task_of(status.row)]
             if status.code not in (HOST_ROW, NOT_FINITE):
                 raise _fault(status.code, status.info, task)
-            run_host_task(task, self.device, self.overflow)
+            if status.code == HOST_ROW and task.id in self.plan.late:
+                self._run_late(task)
+            else:
+                run_host_task(task, self.device, self.overflow)
             row = status.row + 1
+
+    def _run_late(self, task: Task) -> None:
+        """Load a streamed weight; or plan a task now that its weight is there, run it, and forget the packed weight."""
+        if task.is_load:
+            self.device.load(task)
+            return
+        calls = plan_task(task, self.device, self.options, self._loaded)[0] if task.on_device else None
+        if calls is None:
+            run_host_task(task, self.device, self.overflow)
+            return
+        status = self._executor.run(task_table(calls))
+        if status.code == NOT_FINITE:
+            run_host_task(task, self.device, self.overflow)
+        elif status.code != OK:
+            raise _fault(status.code, status.info, task)
 
     def _run_task(self, task: Task) -> None:
         first, last = self.plan.first_row[task.id : task.id + 2]

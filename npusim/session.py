@@ -55,7 +55,9 @@ class SessionOptions:
     initializers that are inputs too. ``dynamic_batch_size`` ("1,2,4"),
     ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims`` ("1,128;1,256") are ATC's gears; ``padding`` says
     which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``. ``elastic`` compiles shapes that no
-    gear holds when they come.
+    gear holds when they come. Weights of at least ``stream_weights`` bytes are loaded just before their use (None: all
+    stay in device memory). ``no_reuse`` names operators whose results keep their memory; ``reuse=False`` is GE's
+    disable_reuse_memory.
     """
 
     soc: str | None = None
@@ -75,6 +77,9 @@ class SessionOptions:
     dynamic_dims: str = ""
     padding: str = "batch"
     elastic: bool = False
+    stream_weights: int | None = None
+    no_reuse: tuple[str, ...] = ()
+    reuse: bool = True
 
     def compile_options(self) -> CompileOptions:
         """What of this concerns the compiler. Raises UsageError for an unknown precision."""
@@ -90,6 +95,10 @@ class SessionOptions:
             precision=self.precision or CompileOptions.precision,
             disabled_passes=frozenset(self.disabled_passes),
             conv=self.conv or CompileOptions.conv,
+            stream_weights=self.stream_weights,
+            no_reuse=tuple(self.no_reuse),
+            reuse=self.reuse,
+            inplace=self.reuse,
             shapes=self.shapes,
             dims=self.dims,
             values=self.values,
@@ -323,6 +332,8 @@ class InferenceSession:
             "dynamic_batch_size",
             "dynamic_image_size",
             "dynamic_dims",
+            "stream_weights",
+            "no_reuse",
         ):
             if getattr(self.options, name):
                 raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)

@@ -31,6 +31,7 @@ from metadef.passes.pattern_fusion import JoinGate, JoinGelu, JoinHardSwish, Joi
 from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
 from metadef.passes.small_channel import SmallChannelPass
+from metadef.passes.stream_split import StreamSplitPass
 from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
 from metadef.passes.views import FoldTranspose, JoinTransposes, JoinViews, SinkView
 from metadef.rewrite import (
@@ -119,6 +120,7 @@ PIPELINE: tuple[Pass, ...] = (
         FuseActivation(("BatchMatMulV2",), VECTOR_ACTIVATIONS),
     ),
     _epilogue("TbeEltwiseFusionPass", "element-wise operators in a row", FuseElementwise()),
+    StreamSplitPass("StreamSplitPass", "huge streamed weights are loaded in pieces (our own pass)"),
     # No task where bytes need not move.
     SplitNotaskPass("SplitNotaskPass", "results of a split are read where they lie (our own pass)"),
     ConcatNotaskPass("ConcatNotaskPass", "operands of a concatenation are made at their places"),

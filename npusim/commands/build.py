@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metadef.error import UsageError
-from npusim.commands.options import gear_options, json_option, model_options, session_options
+from npusim.commands.options import gear_options, json_option, memory_options, model_options, session_options
 from npusim.commands.output import console_of, print_json, progress, with_notes
 
 
@@ -17,11 +17,12 @@ from npusim.commands.output import console_of, print_json, progress, with_notes
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
 @gear_options
+@memory_options
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The offline model to write (.om)."
 )
 @click.option(
-    "--dump", type=click.Path(file_okay=False), help="Write the graph after every stage and fusion_result.json here."
+    "--dump", type=click.Path(file_okay=False), help="Write here: the graph after every stage, schedules, and fusion_result.json."
 )
 @json_option
 def compile_command(model: str, output: str, dump: str | None, as_json: bool, threads: int, **options: Any) -> None:
@@ -46,7 +47,8 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         "soc": program.soc,
         "tasks": len(program.tasks),
         "host_tasks": sum(task.on_host for task in program.tasks),
-        "weights_bytes": program.weights_bytes,
+        "weights_bytes": program.weights_bytes - program.streamed_bytes,
+        "streamed_bytes": program.streamed_bytes,
         "peak_bytes": program.total_size,
         "gears": {name: each.total_size for name, each in compilation.model.programs.items() if name},
         "stage_seconds": {name: round(value, 4) for name, value in compilation.stage_seconds.items()},
@@ -59,7 +61,8 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
     console = console_of()
     console.print(
         f"wrote {output}: {summary['tasks']} tasks ({summary['host_tasks']} on the host) for {program.soc}, "
-        f"weights {show_bytes(program.weights_bytes)}, arena {show_bytes(program.total_size)}"
+        f"weights {show_bytes(summary['weights_bytes'])}, arena {show_bytes(program.total_size)}"
+        + (f", streamed {show_bytes(program.streamed_bytes)}" if program.streamed_bytes else "")
     )
     for name, each in compilation.model.programs.items():
         if name:
@@ -84,19 +87,27 @@ def socs(as_json: bool) -> None:
 
 
 class _Dumper:
-    """Writes each stage's graph into a folder (``compile --dump``)."""
+    """Writes each stage's graph, and the schedule (one a gear), into a folder (``compile --dump``)."""
 
     def __init__(self, folder: Path) -> None:
         from metadef.debug import SnapshotWriter
 
         self.folder = folder
         self.write = SnapshotWriter(folder)
+        self.schedules = 0
 
     def __call__(self, name: str, value: Any) -> None:
+        from metadef.files import write_text
         from metadef.graph import Graph
+        from metadef.schedule import Schedule
+        from metadef.schedule_text import print_schedule
 
         if isinstance(value, Graph):
             self.write(name, value)
+        elif isinstance(value, Schedule):
+            suffix = f"_{self.schedules}" if self.schedules else ""
+            write_text(self.folder / f"schedule{suffix}.txt", print_schedule(value))
+            self.schedules += 1
 
     def finish(self, report: Any) -> None:
         report.write_fusion_result(self.folder / "fusion_result.json")

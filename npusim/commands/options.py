@@ -49,9 +49,40 @@ def model_options(function: F) -> F:
             click.option(
                 "--disable", "disabled", multiple=True, metavar="PASS", help="Switch a compiler pass off by name."
             ),
+            click.option(
+                "--fusion-switch-file",
+                "--fusion_switch_file",
+                "switch_file",
+                type=click.Path(dir_okay=False),
+                help="Passes to switch off: lines PassName:off, or ATC's JSON form.",
+            ),
             click.option("--threads", default=2, show_default=True, type=click.IntRange(1, 256), help="Host threads."),
         )
     ):
+        function = option(function)
+    return function
+
+
+def memory_options(function: F) -> F:
+    """Options on where tensors lie and for how long."""
+    for option in (
+        click.option(
+            "--stream-weights",
+            type=click.IntRange(1),
+            metavar="BYTES",
+            help="Load weights of at least this size into the arena just before their use, and count the traffic.",
+        ),
+        click.option(
+            "--no-reuse-op",
+            multiple=True,
+            metavar="NAME",
+            help="Results of this operator keep their memory for themselves (as OP_NO_REUSE_MEM, which is read too).",
+        ),
+        click.option(
+            "--no-reuse", "--disable-reuse-memory", "--disable_reuse_memory", "no_reuse", is_flag=True,
+            help="No memory is used twice (GE's disable_reuse_memory).",
+        ),
+    ):  # fmt: skip
         function = option(function)
     return function
 
@@ -107,22 +138,39 @@ def input_options(function: F) -> F:
 
 
 def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
-    """From the options of :func:`model_options`. Raises UsageError for a value that cannot be read."""
+    """From the options of :func:`model_options` and :func:`memory_options`. Raises UsageError for a value that cannot be read."""
     from npusim.session import SessionOptions
 
     return SessionOptions(
         soc=options["soc"],
         precision=options["precision"],
         threads=threads,
-        disabled_passes=frozenset(options["disabled"]),
+        disabled_passes=frozenset(options["disabled"]) | _switched_off(options.get("switch_file")),
         conv=options["conv"],
         dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},
         shapes={
             name: tuple(_integer(name, item, least=-1) for item in value.split(","))
             for name, value in map(_pair, options["shapes"])
         },
+        stream_weights=options.get("stream_weights"),
+        no_reuse=tuple(options.get("no_reuse_op", ())),
+        reuse=not options.get("no_reuse", False),
         **{name: options[name] for name in GEAR_OPTIONS if options.get(name)},
     )
+
+
+def _switched_off(path: str | None) -> frozenset[str]:
+    """Passes that a switch file turns off; names that only the real stack has are told and left out."""
+    if path is None:
+        return frozenset()
+    from metadef.fusion_switch import read_fusion_switch
+    from metadef.passes import PIPELINE
+
+    wanted = read_fusion_switch(path, PIPELINE)
+    known = wanted & {item.name for item in PIPELINE}
+    if unknown := sorted(wanted - known):
+        click.echo(f"npusim: '{path}' switches off passes that are not here: {', '.join(unknown)}", err=True)
+    return known
 
 
 def open_model(

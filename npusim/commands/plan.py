@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metadef.error import PlanError, Problem, UsageError
-from npusim.commands.options import gear_options, json_option, model_options, session_options
+from npusim.commands.options import gear_options, json_option, memory_options, model_options, session_options
 from npusim.commands.output import console_of, print_json, progress
 
 if TYPE_CHECKING:
@@ -27,24 +27,12 @@ if TYPE_CHECKING:
 @click.option("--capacity", type=click.IntRange(1), metavar="BYTES", help="The arena may not be larger than this.")
 @click.option("--minimise", is_flag=True, help="Search for the smallest arena and prove it.")
 @click.option("--no-inplace", is_flag=True, help="Plan as if no operator could write over its input.")
-@click.option("--no-reuse", is_flag=True, help="Plan as if no memory could be reused.")
-@click.option(
-    "--no-reuse-op",
-    multiple=True,
-    metavar="NAME",
-    help="Results of this operator keep their memory for themselves (as OP_NO_REUSE_MEM, which is read too).",
-)
+@memory_options
 @click.option("--reorder", is_flag=True, help="Look for an order of the steps that needs less memory.")
 @click.option(
     "--what-if", is_flag=True, help="Also plan with in-place, reuse and fusion off, and with steps reordered."
 )
 @click.option("--largest-batch", is_flag=True, help="How far the batch can go within --capacity.")
-@click.option(
-    "--stream-weights",
-    type=click.IntRange(1),
-    metavar="BYTES",
-    help="Load weights of at least this size into the arena just before their use, and count the traffic.",
-)
 @click.option("--windows", is_flag=True, help="Also list which tensor holds an address when.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write plan.json, tables and the picture here.")
 @click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")

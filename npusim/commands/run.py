@@ -13,6 +13,7 @@ from npusim.commands.options import (
     gear_options,
     input_options,
     json_option,
+    memory_options,
     model_options,
     open_model,
     padding_option,
@@ -53,6 +54,7 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
 @gear_options
+@memory_options
 @padding_option
 @input_options
 @click.option("--out", type=click.Path(file_okay=False), help="Write every output as NAME.npy into this folder.")
@@ -83,6 +85,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
 @gear_options
+@memory_options
 @padding_option
 @input_options
 @click.option(
@@ -140,7 +143,8 @@ def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> d
         "cycles": data.cycles,
         "us": round(data.us, 3),
         "peak_bytes": program.total_size,
-        "weights_bytes": program.weights_bytes,
+        "weights_bytes": program.weights_bytes - program.streamed_bytes,
+        "streamed_bytes": program.streamed_bytes,
         "tasks": len(program.tasks),
         **_gear_summary(session),
         "host_tasks": [{"name": task.name, "reason": task.kernel.reason} for task in program.tasks if task.on_host],
@@ -167,12 +171,13 @@ def _gear_summary(session: InferenceSession) -> dict[str, Any]:
 
 def _print_totals(console: Any, session: InferenceSession) -> None:
     from npusim.report.units import show_bytes, show_us
+    from npusim.timing.tasks import HOST_PATH
 
     program, data = session.program, session.profile.data
     console.print(
         f"{program.soc}: {len(program.tasks)} tasks, {data.cycles:,} cycles = {show_us(data.us)}; "
         f"arena {show_bytes(program.total_size)} (without reuse {show_bytes(program.no_reuse)}), "
-        f"weights {show_bytes(program.weights_bytes)}",
+        f"weights {show_bytes(program.weights_bytes - program.streamed_bytes)}",
         highlight=False,
     )
     choice = session.gear_choice
@@ -191,6 +196,13 @@ def _print_totals(console: Any, session: InferenceSession) -> None:
                 f"fragmentation {pool.fragmentation:.0%}",
                 highlight=False,
             )
+    if program.streamed_bytes:
+        loads = sum(task.is_load for task in program.tasks)
+        console.print(
+            f"streamed: {loads} loads of {show_bytes(session.profile.traffic[HOST_PATH])} a run over the host link, "
+            f"weights of {show_bytes(program.streamed_bytes)} stay on the host",
+            highlight=False,
+        )
     for task in program.tasks:
         if task.on_host:
             console.print(f"  on the host: {task.name} ({task.kernel.op_type}): {task.kernel.reason}")

@@ -8,7 +8,7 @@ from metadef.program import Program, Task
 from metadef.target import Target
 from npusim.profile import Profile, TaskProfile
 from npusim.timing.l2 import L2, Access
-from npusim.timing.tasks import device_profile, host_profile, memory_state, simulate
+from npusim.timing.tasks import device_profile, host_profile, load_profile, memory_state, simulate
 
 
 def time_program(
@@ -40,6 +40,8 @@ def time_program(
         if task.on_device:
             run = simulate(task.kernel, target, memory_state(task, access), protocol)
             row = device_profile(task, target, run, access, start)
+        elif task.is_load:
+            row = load_profile(task, target, start)
         else:
             row = host_profile(task, target, start)
         rows.append(row)
@@ -61,6 +63,10 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
 
 
 def _touch(cache: L2, task: Task) -> Access:
+    if task.is_load:  # the transfer goes to memory, past the cores' L2
+        for item in task.outputs:
+            cache.drop(item.address, item.payload_bytes)
+        return cache.touch([], [])
     reads = [(item.address, item.payload_bytes) for item in task.inputs if item is not None]
     writes = [(item.address, item.payload_bytes) for item in task.outputs]
     writes += [(span.address, span.bytes) for span in task.workspaces]

@@ -18,6 +18,9 @@ LINE_BYTES = 512
 _STEPS = 64
 """Shares of hits are rounded to 1 / 64, so that equal tasks are simulated once."""
 
+HOST_PATH = "host->GM"
+"""The path of streamed weights in a profile's bytes."""
+
 CAUSE_OF = {
     "CUBE": "compute",
     "VECTOR": "compute",
@@ -169,6 +172,27 @@ def host_profile(task: Task, target: Target, start: int) -> TaskProfile:
         bound_by="launch: task scheduler" if task.is_jump else "launch: host",
         origins=task.origins,
         layer=task.layer,
+    )
+
+
+def load_profile(task: Task, target: Target, start: int) -> TaskProfile:
+    """A streamed weight on its way from the host: its bytes at the rate of the host link, behind one start."""
+    moved = task.outputs[0].payload_bytes
+    launch = target.cycles(target.value("launch.task_us"))
+    transfer = target.cycles(moved / (target.value("host.link_gb_s") * 1e3))
+    return TaskProfile(
+        task=task.id,
+        name=task.name,
+        op_type=task.kernel.op_type,
+        engine=task.kernel.engine.value,
+        block_dim=1,
+        start_cycles=start,
+        cycles=launch + transfer,
+        causes={"memory": transfer, "launch": launch},
+        bytes={HOST_PATH: moved},
+        hbm_write_bytes=moved,
+        energy_pj=float(round(moved * target.value("energy.hbm_pj_per_byte"))),
+        bound_by="memory: host link",
     )
 
 

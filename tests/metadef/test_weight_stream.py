@@ -44,6 +44,13 @@ def test_a_weight_used_twice_is_loaded_twice() -> None:
     made, traffic = stream_weights(shared_weight(), 1)
     assert (traffic.loads, traffic.loaded_bytes, traffic.streamed_bytes) == (2, 20_000, 10_000)
     assert [step.name for step in made.steps] == ["load:w@a", "a", "load:w@c", "b", "c"]
+    assert [(step.stream, step.waits, step.records) for step in made.steps] == [
+        (1, (), (1,)),
+        (0, (1,), (0,)),
+        (1, (0,), (2,)),
+        (0, (), ()),
+        (0, (2,), ()),
+    ]
     assert plan_memory(made).weights_bytes == 0
 
 

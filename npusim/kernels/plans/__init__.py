@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from metadef.program import Task
+from metadef.program import Program, Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
@@ -65,7 +65,8 @@ class HostPlan:
     """Rows for the executor. Task i has rows ``first_row[i]`` to ``first_row[i + 1]``.
 
     A task that Python runs has one row, which hands its position back. ``fallbacks`` says by name why tasks of the
-    device have no fast kernel; ``calls``, in the rows ``call_rows``, keep descriptors and packed weights alive.
+    device have no fast kernel; ``calls``, in the rows ``call_rows``, keep descriptors and packed weights alive. Tasks
+    in ``late`` (loads of streamed weights, and what reads them) are planned when their turn comes.
     """
 
     table: np.ndarray
@@ -74,6 +75,7 @@ class HostPlan:
     fallbacks: dict[str, str]
     calls: tuple[Call, ...]
     call_rows: tuple[int, ...]
+    late: frozenset[int] = frozenset()
 
     def task_of(self, row: int) -> int:
         """Position of the task that a row belongs to."""
@@ -90,10 +92,16 @@ class HostPlan:
 def plan_program(device: Device, options: PlanOptions) -> HostPlan:
     """Plan all tasks of the device's program; kernels that are not in the store yet are compiled."""
     rows: list[Call | int | Jump] = []
-    first_row, python_tasks, fallbacks = [0], [], {}
+    first_row, python_tasks, fallbacks, late = [0], [], {}, []
+    loaded = loaded_tensors(device.program)
     for position, task in enumerate(device.program.tasks):
         if task.is_jump:
             rows += _jumps(task, device)
+            first_row.append(len(rows))
+            continue
+        if task.is_load or reads_loaded(task, loaded):
+            late.append(position)
+            rows.append(position)
             first_row.append(len(rows))
             continue
         calls, reason = plan_task(task, device, options) if task.on_device else (None, "")
@@ -114,7 +122,7 @@ def plan_program(device: Device, options: PlanOptions) -> HostPlan:
             table[number] = ROW_HOST, 0, row
         elif isinstance(row, tuple):
             table[number] = row[0], first_row[row[1]], row[2]
-    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made), places)
+    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made), places, frozenset(late))
 
 
 def _jumps(task: Task, device: Device) -> list[Jump]:
@@ -128,14 +136,29 @@ def _jumps(task: Task, device: Device) -> list[Jump]:
     return rows if then == task.id + 1 else [*rows, (ROW_JUMP, then, 0)]
 
 
-def plan_task(task: Task, device: Device, options: PlanOptions) -> tuple[list[Call] | None, str]:
-    """The calls of a device task and "", or None and the reason why only its twin can run it."""
+def loaded_tensors(program: Program) -> frozenset[int]:
+    """Tensors that load tasks write: streamed weights."""
+    return frozenset(item.tensor for task in program.tasks if task.is_load for item in task.outputs)
+
+
+def reads_loaded(task: Task, loaded: frozenset[int]) -> bool:
+    """Whether a task reads a streamed weight."""
+    return any(item is not None and item.tensor in loaded for item in task.inputs)
+
+
+def plan_task(
+    task: Task, device: Device, options: PlanOptions, loaded: frozenset[int] = frozenset()
+) -> tuple[list[Call] | None, str]:
+    """The calls of a device task and "", or None and the reason why only its twin can run it.
+
+    ``loaded`` are tensors in the arena that hold a streamed weight at this moment.
+    """
     if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
         return [], ""
     function = lanes.plan_lanes if task.kernel.moves_lanes else PLANNERS.get(task.kernel.op_type)
     if function is None:
         return None, f"no fast kernel for operator {task.kernel.op_type}"
     try:
-        return function(Site(task, device, options)), ""
+        return function(Site(task, device, options, loaded)), ""
     except NoFastKernel as refusal:
         return None, str(refusal)

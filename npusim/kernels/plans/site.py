@@ -43,11 +43,13 @@ class PlanOptions:
 class Site:
     """A task on its device."""
 
-    def __init__(self, task: Task, device: Device, options: PlanOptions) -> None:
+    def __init__(self, task: Task, device: Device, options: PlanOptions, loaded: frozenset[int] = frozenset()) -> None:
+        """``loaded`` are tensors in the arena that hold a streamed weight right now."""
         self.task = task
         self.kernel: Kernel = task.kernel
         self.device = device
         self.options = options
+        self.loaded = loaded
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -98,7 +100,10 @@ class Site:
             raise NoFastKernel(f"no kernels for {operand.desc.dtype.label}") from None
 
     def is_constant(self, slot: int) -> bool:
-        return self.has(slot) and self.input(slot).region is Region.WEIGHTS
+        return self.has(slot) and self._holds_weight(self.input(slot))
+
+    def _holds_weight(self, operand: Operand) -> bool:
+        return operand.region is Region.WEIGHTS or operand.tensor in self.loaded
 
     def constant(self, slot: int) -> np.ndarray:
         """A constant operand in framework layout (a copy; bfloat16 as its bits). Raises NoFastKernel if it is computed.
@@ -125,6 +130,6 @@ class Site:
 
     def _constant_operand(self, slot: int) -> Operand:
         operand = self.input(slot)
-        if operand.region is not Region.WEIGHTS:
+        if not self._holds_weight(operand):
             raise NoFastKernel(f"input {slot} of {self.kernel.op_type} is not constant")
         return operand

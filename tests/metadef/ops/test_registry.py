@@ -51,6 +51,7 @@ SAMPLES: dict[str, Sample] = {
     "Cumsum": Sample(((2, 3, 5),), {"axis": 1, "exclusive": True, "reverse": True}),
     "Flatten": Sample(((2, 3, 5),)),
     "FloorMod": Sample((np.arange(-5, 5, dtype=np.int32), np.full(10, 3, np.int32))),
+    "ScatterUpdate": Sample(((5, 3), np.array([4, -5]), (2, 3))),
     "GatherElements": Sample(((4, 3), np.array([[0, -1, 3]]))),
     "GatherV2": Sample(((4, 3), np.array([[0, -1], [3, 2]]))),
     "GlobalAveragePool": Sample(((2, 3, 7, 5),)),
