@@ -289,3 +289,25 @@ def test_version_tells_what_kernels_are_compiled_for() -> None:
         first, second = done.stdout.splitlines()
         assert done.returncode == 0 and first.split() == ["npusim", version("npusim")]
         assert second.startswith("kernels for ") and second.endswith(path)
+
+
+@pytest.mark.parametrize("option", ["--fusion-switch-file", "--fusion_switch_file"])
+def test_passes_are_switched_off_by_a_file(call: Call, tmp_path: Path, option: str):
+    switch = tmp_path / "fusion_switch.cfg"
+    switch.write_text("TbeConvSingleInFusionPass:off\nOnlyTheRealStackHasThisPass:off\n")
+    usual = call("run", DIGITS, *ONE, "--json").json["tasks"]
+    answer = call("run", DIGITS, *ONE, "--json", option, switch)
+    assert answer.json["tasks"] > usual and "OnlyTheRealStackHasThisPass" in answer.err
+    switch.write_text("TbeConvSingleInFusionPass:maybe\n")
+    refused(call("run", DIGITS, *ONE, option, switch), "on or PassName:off", "maybe")
+
+
+def test_a_dump_holds_the_schedule(call: Call, tmp_path: Path):
+    from metadef.schedule_text import parse_schedule
+
+    folder = tmp_path / "dump"
+    made = call("compile", DIGITS, *ONE, "-o", tmp_path / "d.om", "--dump", folder, "--json")
+    schedule = parse_schedule((folder / "schedule.txt").read_text())
+    assert len(schedule.steps) == made.json["tasks"]
+    gears = call("compile", DIGITS, "--dynamic-batch-size", "1,2", "-o", tmp_path / "g.om", "--dump", folder)
+    assert gears.code == 0 and (folder / "schedule_1.txt").exists()
