@@ -138,7 +138,10 @@ def input_options(function: F) -> F:
 
 
 def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
-    """From the options of :func:`model_options` and :func:`memory_options`. Raises UsageError for a value that cannot be read."""
+    """From the options of :func:`model_options` and :func:`memory_options`.
+
+    Raises UsageError for a value that cannot be read.
+    """
     from npusim.session import SessionOptions
 
     return SessionOptions(
