@@ -61,7 +61,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
     console = console_of()
     console.print(
         f"wrote {output}: {summary['tasks']} tasks ({summary['host_tasks']} on the host) for {program.soc}, "
-        f"weights {show_bytes(summary['weights_bytes'])}, arena {show_bytes(program.total_size)}"
+        f"weights {show_bytes(program.weights_bytes - program.streamed_bytes)}, arena {show_bytes(program.total_size)}"
         + (f", streamed {show_bytes(program.streamed_bytes)}" if program.streamed_bytes else "")
     )
     for name, each in compilation.model.programs.items():
