@@ -71,6 +71,11 @@ def wide_values(array: np.ndarray, desc: TensorDesc) -> np.ndarray:
     return widen(unpack(array, desc), desc.dtype, np.float64)
 
 
+def one_element(value: float, desc: TensorDesc) -> np.ndarray:
+    """A framework array of one stored element under four axes."""
+    return narrow(np.full((1, 1, 1, 1), value, np.float32), desc.dtype)
+
+
 def run_wide(
     kernel: Kernel,
     origins: Sequence[np.ndarray | None],

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from metadef.error import ModelError
 from metadef.frontend import onnx_check, onnx_read
 from metadef.frontend.onnx_bind import bind_inputs, lying_outputs
 from metadef.frontend.onnx_fold import ShapeWalk
+from metadef.frontend.onnx_functions import inlined, with_functions
 from metadef.frontend.onnx_write import GraphWriter
 from metadef.graph import Graph
 
@@ -34,7 +34,6 @@ def load_onnx(
         dims: symbolic dimension -> size. An open axis 0 that nobody names becomes 1 (see ``Graph.notes``).
         values: inputs to fix for good, such as the target shape of a Reshape; they are no inputs of the graph any more.
             An initializer that is an input too, and so a default, is replaced.
-            An initializer that is an input too, and so a default, is replaced.
 
     Shapes are concrete afterwards, constant subgraphs and shape arithmetic are gone, unread nodes too; nodes are in
     execution order; opsets 7 to the newest that the onnx package knows (older ones are converted to 7 first).
@@ -47,9 +46,10 @@ def load_onnx(
     onnx_check.check_texts(read.model)
     model, notes = onnx_check.modern(read.model)
     versions = onnx_check.opset_versions(model)
+    model = with_functions(model, versions[""])
     onnx_check.check_operators(model, versions)
     if model.functions:
-        model = _inlined(model)
+        model = inlined(model)
     onnx_check.check_values(model.graph)
     outputs = [item.name for item in model.graph.output]
     onnx_check.check_outputs(outputs)
@@ -77,20 +77,6 @@ def load_onnx(
     lies = [] if shapes else lying_outputs(model.graph.output, made)
     written.notes[:0] = [*notes, *onnx_check.repeated_names(model.graph), *bound.notes, *lies]
     return written
-
-
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its local functions expanded. Raises ModelError if they call each other in a circle."""
-    from onnx import inliner
-
-    try:
-        return inliner.inline_local_functions(model)
-    except Exception as error:
-        raise ModelError(
-            f"the model's functions cannot be expanded: {str(error).splitlines()[0]}",
-            code="E14001",
-            got=f"{len(model.functions)} functions",
-        ) from error
 
 
 def _read_constants(

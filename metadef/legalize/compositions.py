@@ -1,4 +1,4 @@
-"""Rules that compose an operator from several: transposed convolution, interpolation, normalisation, quantisation.
+"""Rules that compose an operator from several: transposed convolution, interpolation, normalisation.
 
 Windows over channels are a product with a constant matrix, at home on the cube. Interpolation and running sums are
 not, since there a zero of the matrix would turn infinities into NaN.
@@ -13,20 +13,12 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.graph import Tensor
-from metadef.legalize.arithmetic import cast
 from metadef.legalize.movement import resize_coordinates, resize_nearest
 from metadef.legalize.table import Step, Unmapped, rule
 from metadef.ops.cube import turned_filter
 
 Kernel = Callable[[float, int], list[tuple[int, float]]]
 """(place, size of the axis) -> neighbours and their weights."""
-
-_QUANTISED = {
-    DType.INT8: (-128, 127),
-    DType.UINT8: (0, 255),
-    DType.INT16: (-(2**15), 2**15 - 1),
-    DType.UINT16: (0, 2**16 - 1),
-}
 
 
 # -- transposed convolution -------------------------------------------------------------------------------------------
@@ -240,45 +232,6 @@ def celu(step: Step) -> Sequence[Tensor]:
     alpha = step.attr("alpha", 1.0)
     inner = step.op("Elu", [step.op("Mul", [step[0], step.scalar(1 / alpha, "inverse", step[0])])])
     return step.out("Mul", [inner, step.scalar(alpha, "alpha", step[0])])
-
-
-# -- quantisation -----------------------------------------------------------------------------------------------------
-
-
-def _per_axis(step: Step, parameter: Tensor) -> Tensor:
-    """A scale or zero point, one for all or one an index of ``axis``, shaped to broadcast with x."""
-    if step.attr("block_size", 0):
-        raise Unmapped("blocked quantisation")
-    count = parameter.desc.elements
-    if len(parameter.desc.origin_shape) == 0 or (count == 1 and step.rank() < 1):
-        return parameter
-    axis = step.attr("axis", 1) % max(step.rank(), 1)
-    return step.reshape(parameter, tuple(count if i == axis else 1 for i in range(step.rank())))
-
-
-@rule("DequantizeLinear")
-def dequantize(step: Step) -> Sequence[Tensor]:
-    """(x - zero point) * scale."""
-    wanted = step.result().dtype
-    value, scale = cast(step, step[0], wanted), _per_axis(step, step[1])
-    if step.optional(2) is not None:
-        value = step.op("Sub", [value, cast(step, _per_axis(step, step[2]), wanted)])
-    return step.out("Mul", [value, scale])
-
-
-@rule("QuantizeLinear")
-def quantize(step: Step) -> Sequence[Tensor]:
-    """x / scale to the nearest whole number (halves to even), plus the zero point, clipped to the type."""
-    wanted = step.result().dtype
-    if wanted not in _QUANTISED:
-        raise Unmapped(f"quantisation to {wanted.label}")
-    low, high = _QUANTISED[wanted]
-    scale = _per_axis(step, step[1])
-    value = step.op("Round", [step.op("RealDiv", [step[0], scale])])
-    if step.optional(2) is not None:
-        value = step.op("Add", [value, cast(step, _per_axis(step, step[2]), value.desc.dtype)])
-    clipped = step.op("ClipByValue", [value], {"clip_value_min": float(low), "clip_value_max": float(high)})
-    return step.out("Cast", [clipped], {"dst_type": wanted})
 
 
 # -- masks and sums ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from metadef.dtype import DType
 from metadef.error import InferError
 from metadef.format import Format, TensorDesc
 from metadef.op import FLOATS, Attr, AttrKind, Attrs, CostClass, FormatRule, OpDef, Port, register
@@ -22,17 +23,36 @@ from metadef.ops.common import (
 )
 from metadef.ops.geometry import ConvGeometry, Descs, MatMulGeometry
 
+MULTIPLIED = (*FLOATS, DType.INT8)
+SUMMED = (*FLOATS, DType.INT32)
+
+
+def sum_type(dtype: DType) -> DType:
+    """The element type of a product's result: sums of int8 are int32, floats keep their type."""
+    return DType.INT32 if dtype is DType.INT8 else dtype
+
 
 def _infer_conv(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     check_window(attrs, "strides", "dilations")
     geometry = ConvGeometry.of(inputs, attrs)
     _check_bias(inputs, geometry.oc)
-    return [plain(geometry.out_shape, operand(inputs).dtype, Format.NCHW)]
+    return [plain(geometry.out_shape, sum_type(operand(inputs).dtype), Format.NCHW)]
 
 
 def _check_bias(inputs: Descs, length: int) -> None:
     bias = inputs[2] if len(inputs) > 2 else None
-    if bias is not None and bias.origin_shape != (length,):
+    if bias is None:
+        return
+    whole = operand(inputs).dtype is DType.INT8
+    if whole is not (bias.dtype is DType.INT32):
+        raise InferError(
+            "bias is not of the type that the product sums in",
+            code="E14001",
+            port="bias",
+            expected="int32" if whole else "a floating type",
+            got=bias.dtype.label,
+        )
+    if bias.origin_shape != (length,):
         raise InferError(
             "bias does not fit the output channels",
             code="E14001",
@@ -43,13 +63,13 @@ def _check_bias(inputs: Descs, length: int) -> None:
 
 
 def conv2d_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
-    """Image-to-column and one matrix product for every image and group, in the type of the operands."""
-    x, weight = array(inputs, 0), array(inputs, 1)
+    """Image-to-column and one matrix product for every image and group, in the type of the operands (int8: int32)."""
+    x, weight = _exact(array(inputs, 0)), _exact(array(inputs, 1))
     bias = inputs[2] if len(inputs) > 2 else None
     g = ConvGeometry.of(arrays_as_descs(inputs), attrs)
     result = np.empty(g.out_shape, np.result_type(x, weight))
     if result.size == 0:
-        return [result]
+        return [_summed(result, array(inputs, 0))]
     filters = weight.reshape(g.groups, g.group_oc, g.group_c * g.kh * g.kw)
     pads = ((0, 0), (g.pad_top, g.pad_bottom), (g.pad_left, g.pad_right))
     for image in range(g.n):
@@ -58,7 +78,17 @@ def conv2d_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[
         result[image] = np.matmul(filters, columns).reshape(g.oc, g.oh, g.ow)
     if bias is not None:
         result += bias.reshape(1, -1, 1, 1)
-    return [result]
+    return [_summed(result, array(inputs, 0))]
+
+
+def _exact(value: np.ndarray) -> np.ndarray:
+    """int8 operands as float64, in which their products and sums are exact (and the matrix product is quick)."""
+    return value.astype(np.float64) if value.dtype == np.int8 else value
+
+
+def _summed(result: np.ndarray, operand_: np.ndarray) -> np.ndarray:
+    """Exact sums of int8 products in their own type, int32; they wrap as its additions do."""
+    return result.astype(np.int64).astype(np.int32) if operand_.dtype == np.int8 else result
 
 
 def _columns(padded: np.ndarray, g: ConvGeometry) -> np.ndarray:
@@ -111,12 +141,12 @@ def _infer_matmul(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
 def _infer_batch_matmul(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     geometry = MatMulGeometry.of(inputs, attrs)
     _check_bias(inputs, geometry.n)
-    return [plain(geometry.out_shape, operand(inputs).dtype)]
+    return [plain(geometry.out_shape, sum_type(operand(inputs).dtype))]
 
 
 def matmul_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
-    """Matrix product in the type of the operands; leading axes broadcast; K = 0 gives zeros."""
-    a, b = array(inputs, 0), array(inputs, 1)
+    """Matrix product in the type of the operands (int8: int32); leading axes broadcast; K = 0 gives zeros."""
+    a, b = _exact(array(inputs, 0)), _exact(array(inputs, 1))
     bias = inputs[2] if len(inputs) > 2 else None
     if attrs.get("transpose_x1", attrs.get("adj_x1", False)):
         a = np.swapaxes(a, -1, -2)
@@ -124,16 +154,20 @@ def matmul_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[
         b = np.swapaxes(b, -1, -2)
     with np.errstate(all="ignore"):
         product = np.matmul(a, b)
-        return [product if bias is None else product + bias]
+        return [_summed(product if bias is None else product + bias, array(inputs, 0))]
 
 
-_PRODUCT = (Port("x1", FLOATS, type_var="T"), Port("x2", FLOATS, type_var="T"), optional("bias", FLOATS))
-_RESULT = (Port("y", FLOATS, type_var="T"),)
+_PRODUCT = (Port("x1", MULTIPLIED, type_var="T"), Port("x2", MULTIPLIED, type_var="T"), optional("bias", SUMMED))
+_RESULT = (Port("y", SUMMED),)
 
 register(
     OpDef(
         "Conv2D",
-        inputs=(Port("x", FLOATS, type_var="T"), Port("filter", FLOATS, type_var="T"), optional("bias", FLOATS)),
+        inputs=(
+            Port("x", MULTIPLIED, type_var="T"),
+            Port("filter", MULTIPLIED, type_var="T"),
+            optional("bias", SUMMED),
+        ),
         outputs=_RESULT,
         attrs=(
             window_attr("strides"),
@@ -147,7 +181,7 @@ register(
         formats=FormatRule.CONV,
         cost=CostClass.CONV,
         doc="2-D convolution, y = x * filter + bias. x (N, C, H, W), filter (OC, C / groups, KH, KW), bias (OC,); "
-        "pads are (top, bottom, left, right); groups = C is a depthwise convolution.",
+        "pads are (top, bottom, left, right); groups = C is a depthwise convolution. int8 operands give int32 sums.",
     )
 )
 register(
@@ -184,7 +218,7 @@ register(
         formats=FormatRule.MATMUL,
         cost=CostClass.MATMUL,
         doc="Matrix product of two matrices, y = x1 @ x2 + bias, with x1 (M, K), x2 (K, N), bias (N,). A transpose "
-        "flag says that the operand is stored with its two axes exchanged.",
+        "flag says that the operand is stored with its two axes exchanged. int8 operands give int32 sums.",
     )
 )
 register(

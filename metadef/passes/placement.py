@@ -34,8 +34,12 @@ DEVICE_TYPES: dict[CostClass, frozenset[DType]] = {
 }
 """Element types, of operands and results alike, that the device's kernels of a family take. HOST has none."""
 
-INDEX_TYPES = frozenset({DType.INT64})
-"""Types that a Cast on the device reads and writes although nothing else there computes in them."""
+OTHER_TYPES = {
+    "Cast": frozenset({DType.INT64}),
+    "AscendDequant": frozenset({DType.UINT64}),
+    "AscendRequant": frozenset({DType.UINT64}),
+}
+"""Types that an operator on the device takes although its family computes in none of them: casts, packed scales."""
 
 _MARKS = {
     "npu": None,
@@ -102,7 +106,7 @@ def unsupported_type(node: Node) -> DType | None:
     """The first element type of operands and results that the device's kernels of this family lack."""
     opdef = node.opdef
     assert opdef is not None
-    known = DEVICE_TYPES[opdef.cost] | (INDEX_TYPES if node.op_type == "Cast" else frozenset())
+    known = DEVICE_TYPES[opdef.cost] | OTHER_TYPES.get(node.op_type, frozenset())
     for tensor in (*node.inputs, *node.outputs):
         if tensor is not None and tensor.desc.dtype not in known:
             return tensor.desc.dtype

@@ -4,9 +4,9 @@ A builder describes one task as a `Call` (kernel name, parts, descriptor, what m
 `desc.task_table(calls)` turns calls into the int64 [n, 3] table that `npusim.executor.Executor(threads).run(table)`
 executes. Kernels are generated as LLVM IR on first use and kept as object code (`store`). dtypes are the strings f16
 bf16 f32 i8 u8 i16 i32 i64 b8; addresses are ints; strides are bytes. fp16 and bf16 are fp32 inside, one rounding at
-the store; `saturate=True` is the 310P overflow rule.
+the store; `saturate=True` is the 310P overflow rule. Products of i8 give i32, exact while sums stay within 2**24.
 
-    conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8 or 16
+    conv.Conv2D(n, c, h, w, o, kernel, strides, pads, dilations, groups, c0_in, c0_out)       c0: 8, 16; in 4, 32
     conv.pack_conv(shape, weights OIHW, bias=None, dtype=None) -> PackedConv                   any groups; bf16 as bits
     conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
     winograd.pack_winograd(planes [(m+2)^2, O, I], m, bias=None) -> PackedWinograd               3x3, stride 1

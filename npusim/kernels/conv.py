@@ -25,9 +25,19 @@ __all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pac
 
 
 def conv2d(
-    shape: Conv2D, x: int, packed: PackedConv, out: int, dtypes: tuple[str, str], epilogue: Epilogue | None = None
+    shape: Conv2D,
+    x: int,
+    packed: PackedConv,
+    out: int,
+    dtypes: tuple[str, str],
+    epilogue: Epilogue | None = None,
+    image_bytes: int = 0,
 ) -> Call:
-    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16`, `bf16` or `f32`)."""
+    """Call of a convolution: addresses of NC1HWC0 input and output, their dtypes (`f16`, `bf16`, `f32`; or `i8` to
+    `i32`, exact while every partial sum stays within 2**24).
+
+    `image_bytes` is the distance of images where `shape.c` are but some of the stored channels (0: all of them).
+    """
     shape.check()
     panels.check_weights(packed.dtype, dtypes[0])
     pieces = packed.kind == "pieces"
@@ -61,6 +71,7 @@ def conv2d(
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {
         "x": x,
+        "xn": image_bytes or fields["xn"],
         "bands": bands,
         "splits": splits,
         "units_per_split": -(-units[1] // splits),
@@ -78,14 +89,16 @@ def conv2d(
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
     """Descriptor fields that say how a band of the input is read."""
-    xc, xh, xp = lane_strides(shape.c0_in, shape.h * shape.w, SIZE[dtype])
+    xc, xq, xh, xp = source_strides(shape.c0_in, shape.h * shape.w, SIZE[dtype])
     channels = -(-shape.c // shape.c0_in) * shape.c0_in
     lanes: int | np.ndarray = 0
     if layout.kind == "lanes":
         per, out_per = shape.c // shape.groups, shape.o // shape.groups
         outputs = np.minimum(np.arange(-(-shape.o // 16) * 16), shape.o - 1)
         channel = (outputs // out_per * per).reshape(-1, 1, 16) + np.arange(per).reshape(1, -1, 1)
-        lanes = (channel >> 4) * xc + ((channel >> 3) & 1) * xh + (channel & 7) * SIZE[dtype]
+        lanes = (
+            (channel >> 5) * xc + ((channel >> 4) & 1) * xq + ((channel >> 3) & 1) * xh + (channel & 7) * SIZE[dtype]
+        )
         lanes = np.ascontiguousarray(lanes, np.int64)
     return {
         "groups": layout.groups,
@@ -93,6 +106,7 @@ def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
         "h": shape.h,
         "xn": channels * shape.h * shape.w * SIZE[dtype],
         "xc": xc,
+        "xq": xq,
         "xh": xh,
         "xp": xp,
         "x_row": xp * shape.w,
@@ -117,6 +131,14 @@ def _unit_shifts(shape: Conv2D, layout: Scratch, units: int) -> np.ndarray | Non
     return int64_table([unit * 16 // out_per * per_group for unit in range(units)])
 
 
+def source_strides(c0: int, plane: int, size: int) -> tuple[int, int, int, int]:
+    """Byte distance of 32 channels, of the second 16 of them, of 8 channels and of pixels in NC1HWC0."""
+    if c0 == 32:
+        return plane * 32 * size, 16 * size, 8 * size, 32 * size
+    sixteen, eight, pixel = lane_strides(c0, plane, size)
+    return 2 * sixteen, sixteen, eight, pixel
+
+
 def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
     """Byte distance of 16 channels, of 8 channels and of pixels in NC1HWC0 with `plane` pixels a plane.
 
@@ -128,4 +150,4 @@ def lane_strides(c0: int, plane: int, size: int) -> tuple[int, int, int]:
         return 2 * plane * 8 * size, plane * 8 * size, 8 * size
     if c0 == 16:
         return plane * 16 * size, 8 * size, 16 * size
-    raise ValueError(f"convolution knows C0 = 4, 8 and 16, not {c0}; convert with transdata first")
+    raise ValueError(f"convolution knows C0 = 4, 8, 16 and, as input, 32, not {c0}; convert with transdata first")

@@ -24,6 +24,7 @@ FIELDS = (
     "h",
     "xn",
     "xc",
+    "xq",
     "xh",
     "xp",
     "x_row",
@@ -50,6 +51,7 @@ FIELDS = (
     _H,
     XN,
     _XC,
+    _XQ,
     _XH,
     _XP,
     _X_ROW,
@@ -110,17 +112,19 @@ def emit_fill(k: Kernel, dtype: str) -> None:
         row_bytes, rows = k.field(desc, ROW_BYTES), k.field(desc, _ROWS)
         height, table = k.field(desc, _H), k.field(desc, _ROW_TABLE)
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
-        planes, xc, x_row = k.field(desc, _PLANES), k.field(desc, _XC), k.field(desc, _X_ROW)
+        planes, x_row = k.field(desc, _PLANES), k.field(desc, _X_ROW)
+        pair_step, second = k.field(desc, _XC), k.field(desc, _XQ)
         at = k.var(base)
         with k.loop(first + count, start=first) as group:
             both = (group * 2 + 1) < planes
+            channels = image + (group >> 1) * pair_step + (group & 1) * second
             with k.loop(rows) as r:
                 y = top + k.load(table + r * 8)
                 to = at.get()
                 inside = (y >= 0) & (y < height)
                 with k.either(inside) as (copy, blank):
                     with copy:
-                        _emit_row(k, desc, dtype, to, image + group * xc + y * x_row, both)
+                        _emit_row(k, desc, dtype, to, channels + y * x_row, both)
                     with blank:
                         k.call("zeros", to, row_bytes >> 6)
                 at.set(to + row_bytes)

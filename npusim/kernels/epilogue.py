@@ -107,8 +107,12 @@ def emit_function(k: Kernel, dtype: str, first: int) -> None:
 
     buffer holds fp32 [pixels][vectors][16]. Vector j, lane half h of pixel p goes to `out + j*oc + h*oh + p*op`; the
     residual element lies `shift` bytes from its output element (used where the descriptor names a residual).
-    `channels` counts the lanes that carry values: those beyond are stored as zeros, up to `stored` lanes.
+    `channels` counts the lanes that carry values: those beyond are stored as zeros, up to `stored` lanes. Sums that
+    are stored as i32 know a residual and no activation.
     """
+    if dtype == "i32":
+        _emit_whole(k, first)
+        return
     _emit_general(k, dtype, first)
     with k.function("epilogue", [I64] * 11) as args:
         desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored = args
@@ -158,6 +162,36 @@ def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val,
             k.store_f32(first_half, at, dtype)
             with k.when(room > 8):
                 k.store_f32(second_half, at + oh, dtype)
+
+
+def _emit_whole(k: Kernel, first: int) -> None:
+    """`epilogue` of whole numbers: sums become i32, to which a residual is added."""
+    with k.function("epilogue", [I64] * 11) as args:
+        desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored = args
+        adds, spare, half = k.field(desc, first).ne(0), k.alloca(64), vec(I32, 8)
+        with k.loop(vectors) as j:
+            left, room = channels - j * 16, k.minimum(stored - j * 16, 16)
+            live = k.lane_index() < k.splat(k.convert(left, "trunc", I32))
+            with k.loop(pixels) as p:
+                at = out + j * oc + p * op
+                x = k.convert(k.load(buffer + j * 64 + p * (vectors * 64), vec(F32)), "fptosi", vec(I32))
+                x = k.select(live, x, 0)
+                with k.either((room & 7).eq(0)) as (whole, ragged):
+                    with whole:
+                        for number, part in enumerate(k.halves(x)):
+                            here, sums = at + number * oh, k.var(part)
+                            with k.when(room > 8 * number):
+                                with k.when(adds):
+                                    sums.set(part + k.load(here + shift, half))
+                                k.store(sums.get(), here)
+                    with ragged:
+                        k.store(x, spare)
+                        with k.loop(room) as lane:
+                            here = at + (lane >> 3) * oh + (lane & 7) * 4
+                            one = k.var(k.load(spare + lane * 4, I32))
+                            with k.when(adds):
+                                one.set(one.get() + k.load(here + shift, I32))
+                            k.store(one.get(), here)
 
 
 def _halves(k: Kernel, at: Val, apart: Val, second: Val, dtype: str) -> Val:

@@ -332,9 +332,14 @@ class Kernel:
         return self.load(base + 8 * index, F32)
 
     def load_f32(self, address: Val, dtype: str, lanes: int = LANES) -> Val:
-        """Vector load of f16, bf16 or f32 memory as f32."""
+        """Vector load of f16, bf16, f32, i8 or u8 memory as f32."""
         if dtype == "f32":
             return self.load(address, vec(F32, lanes))
+        if dtype in ("i8", "u8"):
+            whole = self.convert(
+                self.load(address, vec(I8, lanes)), "sext" if dtype == "i8" else "zext", vec(I32, lanes)
+            )
+            return self.convert(whole, "sitofp", vec(F32, lanes))
         if dtype == "bf16":
             wide = self.convert(self.load(address, vec(I16, lanes)), "zext", vec(I32, lanes))
             return (wide << 16).bits(vec(F32, lanes))

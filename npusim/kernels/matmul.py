@@ -9,7 +9,7 @@ Kernel names: `matmul:<A dtype>:<output dtype>`, `packb:<dtype>:<vectors>`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +67,10 @@ class Matrix:
             raise ValueError(f"matrix products know C0 = 8 and 16, not {c0}")
         column = (2 * block, block, size) if c0 == 8 else (block, 8 * size, size)
         return Matrix(address, dtype, (16 * pitch, 8 * pitch, pitch), column, c0)
+
+    def from_row(self, row: int) -> Matrix:
+        """The matrix without the rows before `row`, a multiple of 16."""
+        return replace(self, address=self.address + row // 16 * self.row[0])
 
     @property
     def t(self) -> Matrix:

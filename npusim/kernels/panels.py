@@ -17,7 +17,7 @@ from npusim.kernels.cpu import host, l2_bytes
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.ir import HALVES, I64, SIZE, Kernel, Val
+from npusim.kernels.ir import I64, LANES, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
 from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
 
@@ -115,13 +115,13 @@ class Core:
 
     @property
     def widens(self) -> bool:
-        """Whether a part first widens each unit's 16-bit weights to fp32 in scratch.
+        """Whether a part first widens each unit's 8- or 16-bit weights to fp32 in scratch.
 
         Converting inside the tile takes an eighth to a quarter of its time; it pays to do it once when three tiles or
         more share the panel and the widened panel stays in L2.
         """
         fits = self._unit_elements * 4 <= l2_bytes() // 3
-        return self.weights_dtype in HALVES and len(self.tiles) >= 3 and fits
+        return SIZE[self.weights_dtype] < 4 and len(self.tiles) >= 3 and fits
 
     @property
     def scratch_bytes(self) -> int:
@@ -181,13 +181,13 @@ def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
 
 
 def widened_type(source: str) -> str:
-    """The 16-bit type of weights that a kernel reading activations of type `source` can widen."""
-    return "bf16" if source == "bf16" else "f16"
+    """The narrow type of weights that a kernel reading activations of type `source` can widen."""
+    return source if SIZE[source] < 4 else "f16"
 
 
 def check_weights(weights: str, source: str) -> None:
-    """Raise ValueError where 16-bit weights are not of the type that goes with the activations."""
-    if weights in HALVES and weights != widened_type(source):
+    """Raise ValueError where narrow weights are not of the type that goes with the activations."""
+    if SIZE[weights] < 4 and weights != widened_type(source):
         raise ValueError(f"{weights} weights do not go with {source} activations")
 
 
@@ -218,8 +218,9 @@ def define(k: Kernel, dtype: str, source: str) -> None:
             panel = k.var(weights + group * group_bytes)
             with k.when(f[WIDENED].ne(0)):
                 wide = scratch(k, ctx) + f[WIDENED]
-                with k.loop(vectors * group_bytes, step=32) as at:
-                    k.store(k.load_f32(panel.get() + at, widened_type(source)), wide + at * 2)
+                size = SIZE[widened_type(source)]
+                with k.loop(vectors * group_bytes, step=LANES * size) as at:
+                    k.store(k.load_f32(panel.get() + at, widened_type(source)), wide + at * (4 // size))
                 panel.set(wide)
             k.store(panel.get(), block + 24)
             k.store(f[BIAS] + group * 64, block + 32)

@@ -17,6 +17,7 @@ from metadef.error import DeviceFault
 from metadef.format import Format, unpack
 from metadef.kernel import Engine, FusedOp
 from metadef.ops.numeric import narrow, widen
+from metadef.ops.quantise import packed_scale
 from npusim.kernels.plans import PLANNERS
 from npusim.twin import run_twin, run_wide
 from tests.npusim.mini_program import MiniTask, Value, mini_task
@@ -240,6 +241,78 @@ def test_matmul_takes_a_fused_row_as_bias_and_a_residual(draw: Draw, half: DType
     row, residual = draw(half, 24, const=True), draw(half, 9, 24)
     fused = (FusedOp("Add", operand=3), FusedOp("Add", operand=4), FusedOp("Gelu", {"approximate": "none"}))
     check(mini_task("MatMulV2", [a, b, None, row, residual], fused=fused, engine=Engine.AICORE), terms=50)
+
+
+# -- int8 ------------------------------------------------------------------------------------------------------------
+
+
+def extremes(rng: np.random.Generator, *shape: int, heavy: bool = False, **fields: Any) -> Value:
+    """int8 values; ``heavy`` ones all near an end of the range, so that sums leave float32's whole numbers."""
+    values = rng.integers(120, 128, shape) if heavy else rng.integers(-128, 128, shape)
+    return Value(values, DType.INT8, **fields)
+
+
+@pytest.mark.parametrize("out", [8, 16], ids=["C0 of 8", "C0 of 16"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_int8_convolution_is_exact(rng: np.random.Generator, draw: Draw, name: str, out: int):
+    x_shape, w_shape, attrs = CONVOLUTIONS[name]
+    x = extremes(rng, *x_shape, format=NC1, c0=32)
+    weight = extremes(rng, *w_shape, format=Format.FRACTAL_Z, c0=32, const=True)
+    bias = Value(rng.integers(-(2**30), 2**30, w_shape[0]), DType.INT32, const=True)
+    attrs = {"strides": (1, 1, 1, 1), **attrs}
+    for operands in ([x, weight], [x, weight, bias]):
+        check(mini_task("Conv2D", operands, attrs, engine=Engine.AICORE, out=(NC1, out), threads=2))
+
+
+@pytest.mark.parametrize("name", ["images", "one"])
+def test_long_int8_sums_are_cut_where_float32_would_round(rng: np.random.Generator, name: str):
+    x = extremes(rng, 2 if name == "images" else 1, 300, 5, 4, heavy=True, format=NC1, c0=32)
+    weight = extremes(rng, 18, 300, 3, 3, heavy=True, format=Format.FRACTAL_Z, c0=32, const=True)
+    task = mini_task("Conv2D", [x, weight], {"strides": (1, 1, 1, 1)}, engine=Engine.AICORE, out=(NC1, 8))
+    assert len(task.loaded.plan.calls) > 1
+    check(task)
+    assert int(task.run()[0].max()) > 2**24
+
+
+def test_int8_groups_too_long_for_float32_run_on_the_twin(rng: np.random.Generator):
+    x = extremes(rng, 1, 512, 3, 3, heavy=True, format=NC1, c0=32)
+    weight = extremes(rng, 8, 256, 3, 3, heavy=True, format=Format.FRACTAL_Z, c0=32, const=True)
+    attrs = {"strides": (1, 1, 1, 1), "groups": 2}
+    task = mini_task("Conv2D", [x, weight], attrs, engine=Engine.AICORE, out=(NC1, 8))
+    assert "grouped int8" in str(task.loaded.fallbacks)
+    assert np.array_equal(task.run()[0], run_twin(task.task.kernel, task.inputs)[0])
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("constant", [True, False], ids=["constant B", "computed B"])
+@pytest.mark.parametrize("k", [37, 2500])
+def test_int8_matmul_is_exact(rng: np.random.Generator, k: int, constant: bool, transposed: tuple[bool, bool]):
+    m, n = 13, 29
+    a = extremes(rng, *((k, m) if transposed[0] else (m, k)), heavy=k > 1000)
+    form = {"format": Format.FRACTAL_NZ, "c0": 32, "const": True} if constant else {}
+    b = extremes(rng, *((n, k) if transposed[1] else (k, n)), heavy=k > 1000, **form)
+    bias = Value(rng.integers(-(2**30), 2**30, n), DType.INT32, const=True)
+    attrs = {"transpose_x1": transposed[0], "transpose_x2": transposed[1]}
+    for operands in ([a, b], [a, b, bias]):
+        check(mini_task("MatMulV2", operands, attrs, engine=Engine.AICORE))
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant B", "computed B"])
+def test_int8_batches(rng: np.random.Generator, constant: bool):
+    a, b = extremes(rng, 2, 3, 10, 1100, heavy=True), extremes(rng, 3, 1100, 18, heavy=True, const=constant)
+    check(mini_task("BatchMatMulV2", [a, b], engine=Engine.AICORE))
+
+
+@pytest.mark.parametrize("shape", [(20, 1, 1), (1,)], ids=["a channel", "one"])
+@pytest.mark.parametrize("blocked", [False, True], ids=["plain", "blocked"])
+def test_sums_are_scaled(rng: np.random.Generator, blocked: bool, shape: tuple[int, ...]):
+    scale = Value(packed_scale(rng.uniform(1e-4, 1e-2, shape)), DType.UINT64, const=True)
+    form = {"format": NC1, "c0": 16} if blocked else {}
+    x = Value(rng.integers(-30000, 30000, (2, 20, 3, 5)), DType.INT32, **form)
+    for dtype in (HALF, BRAIN, SINGLE):
+        check(mini_task("AscendDequant", [x, scale], {"dtype": dtype}))
+    for dtype, offset in ((DType.INT8, -3), (DType.UINT8, 120)):
+        check(mini_task("AscendRequant", [x, scale], {"dtype": dtype, "offset": offset}))
 
 
 # -- pooling ----------------------------------------------------------------------------------------------------------

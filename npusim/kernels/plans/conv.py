@@ -8,11 +8,14 @@ from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.plans.fusion import epilogue_of
 from npusim.kernels.plans.site import NoFastKernel, Site
+from npusim.kernels.plans.whole import plan_whole_conv
 
 
 def plan_conv(site: Site) -> list[Call]:
     """Conv2D on NC1HWC0 (or C04) activations with constant filter and bias."""
     x, out, shape = site.input(0), site.output(), shape_of(site)
+    if site.element(x) == "i8":
+        return plan_whole_conv(site, shape)
     bias = site.wide_constant(2) if site.has(2) else None
     packed = pack_conv(shape, site.constant(1), bias, site.element(site.input(1)))
     dtypes = (site.element(x), site.element(out))

@@ -6,16 +6,18 @@ import numpy as np
 
 from metadef.kernel import FusedOp
 from metadef.ops.geometry import MatMulGeometry
-from npusim.kernels.desc import Call
-from npusim.kernels.ir import SIZE
+from npusim.kernels.desc import SIZE, Call
 from npusim.kernels.matmul import Batch, Matrix, PackedB, matmul, pack_b_at_run_time, pack_matmul
 from npusim.kernels.plans.fusion import epilogue_of
 from npusim.kernels.plans.site import NoFastKernel, Site
+from npusim.kernels.plans.whole import plan_whole_matmul
 
 
 def plan_matmul(site: Site) -> list[Call]:
     """MatMulV2 and BatchMatMulV2 on plain A and result; B constant in any format, or plain."""
     a, out = site.input(0), site.output()
+    if site.element(a) == "i8":
+        return plan_whole_matmul(site)
     g = MatMulGeometry.of(site.kernel, fold=True)
     if not (a.desc.is_plain and out.desc.is_plain):
         raise NoFastKernel("matrix product on fractal activations")

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from metadef.format import Format
-from metadef.ops.numeric import narrow
+from metadef.ops.quantise import unpacked_scale
 from metadef.program import Operand
 from npusim.kernels.desc import SIZE, Call
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.plans.site import NoFastKernel, Site
-from npusim.twin import run_wide
+from npusim.twin import one_element, run_wide
 
 _TEMPLATES = {
     "Abs": "abs({0})",
     "Add": "add({0},{1})",
+    "AscendDequant": "mul({0},{1})",
+    "AscendRequant": "add(round(mul({0},{1})),{offset})",
     "Ceil": "ceil({0})",
     "ClipByValue": "clip({0},{clip_value_min},{clip_value_max})",
     "Elu": "elu({0},{alpha})",
@@ -70,6 +72,7 @@ _TEMPLATES = {
 }
 ELEMENTWISE_TYPES = (*_TEMPLATES, "AccumulateNV2", "Cast", "Gelu", "Swish")
 _FLOAT_ONLY = frozenset({"Pow"})
+_SCALED = frozenset({"AscendDequant", "AscendRequant"})
 _MOST_PARAMETERS = 8
 
 
@@ -199,6 +202,8 @@ class Grid:
 
     def view(self, site: Site, slot: int, operand: Operand, keep: list[object]) -> View:
         """An operand stretched over the box. Raises NoFastKernel where its layout does not fit the result's."""
+        if site.kernel.op_type in _SCALED and slot == 1:
+            return self.constant_view(unpacked_scale(site.constant(slot)), "f32", keep)
         desc, element = operand.desc, site.element(operand)
         if self.whole:
             if desc.shape != self.shape or desc.format is not site.output().desc.format:
@@ -283,8 +288,7 @@ def _keeps_zeros(site: Site, operands: Sequence[Operand]) -> bool:
     for operand in operands:
         single = operand.desc.format is Format.NC1HWC0 and operand.desc.origin_shape[1] == 1
         blocked, is_float = not operand.desc.is_plain and not single, operand.desc.dtype.is_float
-        value = np.full((1, 1, 1, 1), 0.0 if blocked or not is_float else np.nan, np.float32)
-        arrays.append(narrow(value, operand.desc.dtype) if is_float else value)
+        arrays.append(one_element(0.0 if blocked or not is_float else np.nan, operand.desc))
         if not blocked and not is_float:
             return False
     (result,) = run_wide(site.kernel, arrays, node=site.task.name)

@@ -394,7 +394,49 @@ COMPOSED = [
     Case("OneHot-axis", "OneHot", [ints(2, 3, low=0, high=4, dtype=np.int64), i64(4), Const(f32(2))], {"axis": 1}),
 ]
 
-CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE, *COMPOSED]
+BYTES = ints(2, 20, 9, 7, low=0, high=256, dtype=np.uint8)
+SIGNED = ints(2, 20, 9, 7, low=-128, high=128, dtype=np.int8)
+FILTER = Const(ints(12, 20, 3, 2, low=-128, high=128, dtype=np.int8))
+PADDED = {"pads": [1, 0, 2, 1], "strides": [2, 1]}
+X_SCALE, ZERO = Const(np.float32(0.02)), Const(np.array(113, np.uint8))
+W_SCALES, NOUGHTS = Const(f32(12, low=0.001, high=0.01)), Const(np.zeros(12, np.int8))
+Y_SCALE, Y_ZERO = Const(np.float32(0.9)), Const(np.array(120, np.uint8))
+ROWS = ints(3, 5, 37, low=0, high=256, dtype=np.uint8)
+COLUMNS = Const(ints(37, 11, low=-128, high=128, dtype=np.int8))
+SHIFTED = Const(ints(37, 11, low=60, high=180, dtype=np.uint8))
+
+QUANTISED = [
+    Case("ConvInteger", "ConvInteger", [BYTES, FILTER], PADDED, ascend=["Cast", "Add", "PadD", "Conv2D"]),
+    Case("ConvInteger-zero", "ConvInteger", [BYTES, FILTER, ZERO], PADDED),
+    Case("ConvInteger-signed", "ConvInteger", [BYTES, FILTER, Const(np.array(128, np.uint8))], PADDED),
+    Case("ConvInteger-shifted", "ConvInteger", [BYTES, Const(ints(8, 20, 3, 3, low=40, high=160, dtype=np.uint8)), None,
+         Const(np.array(99, np.uint8))], PADDED),
+    Case("ConvInteger-grouped", "ConvInteger", [BYTES, Const(ints(20, 1, 3, 3, dtype=np.int8)), ZERO],
+         {"group": 20, "pads": [1, 1, 1, 1]}),
+    Case("QLinearConv", "QLinearConv",
+         [BYTES, X_SCALE, ZERO, FILTER, W_SCALES, NOUGHTS, Y_SCALE, Y_ZERO, Const(ints(12, low=-3000, high=3000))],
+         PADDED, ascend=["Cast", "Add", "PadD", "Conv2D", "AscendRequant"]),
+    Case("QLinearConv-int8", "QLinearConv",
+         [SIGNED, X_SCALE, Const(np.array(0, np.int8)), FILTER, Const(np.float32(0.004)), Const(np.array(0, np.int8)),
+          Const(np.float32(0.4)), Const(np.array(-3, np.int8))], PADDED, ascend=["Conv2D", "AscendRequant"]),
+    Case("MatMulInteger", "MatMulInteger", [ROWS, COLUMNS, ZERO]),
+    Case("MatMulInteger-shifted", "MatMulInteger", [ROWS, SHIFTED, ZERO, Const(np.array(120, np.uint8))]),
+    Case("MatMulInteger-columns", "MatMulInteger",
+         [ROWS[0], SHIFTED, None, Const(ints(11, low=100, high=130, dtype=np.uint8))]),
+    Case("MatMulInteger-run-time-zero", "MatMulInteger", [ROWS, COLUMNS, np.array([113], np.uint8)]),
+    Case("MatMulInteger-signed", "MatMulInteger",
+         [SIGNED[:, 0], ints(2, 7, 8, low=-128, high=128, dtype=np.int8)], ascend=["BatchMatMulV2"]),
+    Case("QLinearMatMul", "QLinearMatMul",
+         [ROWS, X_SCALE, ZERO, COLUMNS, Const(np.float32(0.01)), Const(np.array(0, np.int8)), Y_SCALE, Y_ZERO]),
+    Case("QLinearMatMul-columns", "QLinearMatMul",
+         [ROWS, X_SCALE, ZERO, COLUMNS, Const(f32(11, low=0.001, high=0.02)), Const(np.zeros(11, np.int8)), Y_SCALE,
+          Y_ZERO]),
+    Case("DynamicQuantizeLinear", "DynamicQuantizeLinear", [f32(5, 40, low=-3, high=7)], outputs=3),
+    Case("DynamicQuantizeLinear-positive", "DynamicQuantizeLinear", [f32(5, 40, low=2, high=7)], outputs=3),
+    Case("DynamicQuantizeLinear-nothing", "DynamicQuantizeLinear", [np.zeros((3, 4), np.float32)], outputs=3),
+]  # fmt: skip
+
+CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE, *COMPOSED, *QUANTISED]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])

@@ -28,6 +28,7 @@ AWKWARD = [
     "pool:f16:16:avg",
     "flat:bf16,bf16:bf16:add(x0,x1)",
     "tile:bf16:1:1x6:16:64",
+    "matmul:i8:i32",
 ]
 MORE = [
     "map:f32,f32:f32:fmod(x0,x1)",
@@ -40,6 +41,8 @@ MORE = [
     *(f"conv:bf16:bf16:{kind}" for kind in ("dense", "narrow", "depthwise", "lanes", "pieces")),
     *("matmul:bf16:bf16", "packb:bf16:2", "pool:bf16:16:avg", "transdata:bf16:f32:16:to", "transdata:f32:bf16:16:from"),
     *("softmax:bf16:bf16:plain", "layernorm:bf16:bf16:bf16:layer", "winograd:bf16:bf16:2:guarded:1.0"),
+    *(f"conv:i8:i32:{kind}" for kind in ("dense", "narrow", "depthwise", "lanes", "pieces")),
+    *("matmul:i8:i32", "packb:i8:2", "tile:i8:1:1x6:16:64", "tile:i8:2:1x14:16:64", "tile:i8:1:1x6:0:64"),
     "reduce:f16:f16:l2:along",
     "reduce:bf16:bf16:max:across",
     "map:bf16,f32:bf16:pow(x0,x1)",
