@@ -1,9 +1,10 @@
 """Weights that do not stay: large constants are loaded into the arena just before their use, and the traffic counted.
 
 A transformation of the schedule before planning, in which a streamed weight takes no bytes: it stays on the host.
-Every use of a streamed weight gets a load step on a stream of its own, which copies the weight from the host's map of the model file to a place in the arena that lives from the load to
-the use. A load may start when the step before the one before its use has ended: it runs beside one step, and its memory
-is free of what came earlier. Small weights stay resident.
+Every use of a streamed weight gets a load step on a stream of its own, which copies the weight from the host's map of
+the model file to a place in the arena that lives from the load to the use. A load may start when the step before the
+one before its use has ended: it runs beside one step, and its memory is free of what came earlier. Small weights stay
+resident.
 """
 
 from __future__ import annotations

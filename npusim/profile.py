@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 CAUSES = ("compute", "pipe wait", "memory", "misalignment", "bank conflict", "launch", "imbalance")
 
@@ -83,21 +84,9 @@ def merged(rows: list[TaskProfile]) -> TaskProfile:
     if len(rows) == 1:
         return rows[0]
     longest = max(rows, key=lambda row: row.cycles)
-    totals = {
-        name: sum(getattr(row, name) for row in rows)
-        for name in (
-            "cycles",
-            "hbm_read_bytes",
-            "hbm_write_bytes",
-            "l2_hit_bytes",
-            "flops",
-            "energy_pj",
-            "requests",
-            "runs",
-        )
-    }
-    maps = {name: _added(getattr(row, name) for row in rows) for name in ("pipes", "causes", "bytes")}
-    return replace(rows[0], **totals, **maps, bound_by=longest.bound_by)
+    changed: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in _SUMMED}
+    changed |= {name: _added(getattr(row, name) for row in rows) for name in ("pipes", "causes", "bytes")}
+    return replace(rows[0], **changed, bound_by=longest.bound_by)
 
 
 def _added(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
