@@ -30,7 +30,8 @@ def stretches(magnitudes: np.ndarray) -> list[tuple[int, int]]:
     """
     total = np.zeros((magnitudes.shape[0] + 1, magnitudes.shape[1]), np.int64)
     np.cumsum(magnitudes, axis=0, out=total[1:])
-    found, begin, depth = [], 0, magnitudes.shape[0]
+    found: list[tuple[int, int]] = []
+    begin, depth = 0, magnitudes.shape[0]
     while begin < depth or not found:
         ends = [*range(begin + _STEP, depth, _STEP), depth]
         fits = [end for end in ends if int((total[end] - total[begin]).max(initial=0)) * _OPERAND <= _EXACT]

@@ -13,6 +13,7 @@ from metadef.dtype import DType
 from metadef.format import TensorDesc
 from metadef.graph import infer_outputs
 from metadef.op import REQUIRED, VECTOR_MNEMONICS, CostClass, OpDef, PortKind, all_op_types, get_op, register
+from metadef.ops.quantise import packed_scale
 
 NO_WORK = (CostClass.VIEW, CostClass.CONV, CostClass.MATMUL, CostClass.HOST)
 
@@ -27,11 +28,15 @@ class Sample:
 
 WINDOW = {"ksize": (1, 1, 3, 2), "strides": (1, 1, 2, 1), "pads": (1, 0, 1, 1)}
 BOOL = np.array([[True, False, True], [False, False, True]])
+SUMS = np.arange(-3, 3, dtype=np.int32)
 SAMPLES: dict[str, Sample] = {
     "ShuffleChannel": Sample(((2, 6, 3, 5),), {"group": 3}),
+    "ResizeBilinearV2D": Sample(((2, 3, 4, 5),), {"size": (7, 3), "half_pixel_centers": True}),
     "AccumulateNV2": Sample(((2, 3, 5), (5,), (3, 1))),
     "ArgMaxD": Sample(((2, 3, 5),), {"dimension": 1}),
     "ArgMinD": Sample(((2, 3, 5),), {"dimension": -1, "keep_dims": True}),
+    "AscendDequant": Sample((SUMS, packed_scale(np.float32([0.3]))), {"dtype": DType.FLOAT}),
+    "AscendRequant": Sample((SUMS, packed_scale(np.float32([99]))), {"offset": 5}),
     "AvgPoolV2": Sample(((2, 3, 7, 5),), WINDOW),
     "BNInfer": Sample(((2, 3, 7, 5), (3,), (3,), (3,), (3,))),
     "BatchMatMulV2": Sample(((2, 3, 4, 5), (3, 5, 7))),
