@@ -301,6 +301,8 @@ def _row_shape(kernel: Kernel) -> tuple[int, int, int]:
 
 def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     """Reductions, softmax, normalisation: every row runs the whole list."""
+    if kernel.op_type == "Cumsum":
+        return _sum_kernel(kernel, work, target)
     x = next(desc for desc in kernel.inputs if desc is not None)
     elements = _stored_elements(x)
     units, unit_elements = _units(kernel, elements)
@@ -434,6 +436,8 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     """Data movement: rows by DMA; an exchanged innermost axis passes the transposing instruction block by block."""
     if kernel.moves_lanes:
         return _lane_kernel(kernel, target)
+    if kernel.op_type == "ResizeBilinearV2D":
+        return _bilinear_kernel(kernel, work, target)
     y = kernel.outputs[0]
     elements = _stored_elements(y)
     units, unit_elements = _units(kernel, elements)
@@ -515,6 +519,54 @@ def _fractal_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
     if width * size % BLOCK_BYTES and width <= LONG_ROW and y.is_plain:
         listed.append(_odd_rows(target, elements / width, width, "alignment.odd_fractal_cycles"))
     return listed
+
+
+def _bilinear_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Two rows of an image are mixed, then the pixels left and right of every place: blocks in NC1HWC0, else elements.
+
+    A row of the image is loaded once; it serves the results above and below it.
+    """
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
+    elements = _stored_elements(y)
+    units, unit_elements = _units(kernel, elements)
+    width, c0 = compute_width(x.dtype, work), max(x.c0, 1)
+    oh, ow = y.origin_shape[2:]
+    rows = elements / (ow * c0)
+    mixed = rows * ceil(x.origin_shape[3] * c0 * width / REPEAT_BYTES)
+    listed = [Work(name, width, repeats=mixed, calls=0.0, all_calls=rows) for name in ("muls", "axpy")]
+    if c0 > 1:
+        cycles, blocks = target.value("vector.block_move_cycles"), 2 * elements * width / BLOCK_BYTES
+        listed.append(Work("copy", width, repeats=blocks, calls=0.0, cycles_per_repeat=cycles))
+    else:
+        listed.append(Work("gather", width, bytes=2 * elements * width))
+    listed += [Work(name, width, bytes=elements * width, two_sources=True) for name in ("mul", "mul", "add")]
+    if width > x.dtype.bytes:
+        listed += [Work("cast", width, bytes=_stored_elements(desc) * width) for desc in (x, y)]
+    stores = (Stream(0, y.payload_bytes),)
+    return VectorView(units, unit_elements, (Stream(0, x.payload_bytes),), stores, tuple(listed), flops=7 * elements)
+
+
+def _sum_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
+    """Running sums in two sweeps: an axis is cut into as many stretches as each has elements, which are summed side by
+    side, and then every stretch gets what the ones before it add up to. Rows along the last axis are turned first."""
+    x = kernel.inputs[0]
+    assert x is not None
+    elements = _stored_elements(x)
+    units, unit_elements = _units(kernel, elements)
+    axis = normal_axis(kernel.attrs["axis"], len(x.shape))
+    width, length, inner = compute_width(x.dtype, work), x.shape[axis], prod(x.shape[axis + 1 :])
+    lanes = REPEAT_BYTES // width
+    sweeps = elements / max(inner, 1) * ceil(inner / lanes) if inner > 1 else elements / lanes
+    calls = ceil(elements / max(length * lanes, 1)) * 3 * ceil(length**0.5)
+    listed = [Work("cast", width, bytes=elements * width)] * _casts(kernel, work)
+    if inner == 1:
+        per_block = target.value("vector.block_move_cycles")
+        listed.append(Work("transpose", width, bytes=2 * elements * width))
+        listed.append(Work("copy", width, repeats=2 * elements / FRACTAL_ROWS, calls=0.0, cycles_per_repeat=per_block))
+    listed.append(Work("add", width, repeats=2 * sweeps, calls=0.0, all_calls=calls))
+    loads, stores = _flat_streams(kernel)
+    return VectorView(units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements)
 
 
 def _lane_kernel(kernel: Kernel, target: Target) -> VectorView:

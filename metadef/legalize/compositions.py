@@ -16,6 +16,7 @@ from metadef.graph import Tensor
 from metadef.legalize.movement import resize_coordinates, resize_nearest
 from metadef.legalize.table import Step, Unmapped, rule
 from metadef.ops.cube import turned_filter
+from metadef.ops.resize import bilinear_places
 
 Kernel = Callable[[float, int], list[tuple[int, float]]]
 """(place, size of the axis) -> neighbours and their weights."""
@@ -103,8 +104,8 @@ def _cropped(step: Step, image: Tensor, cuts: Sequence[int]) -> Tensor:
 def resize(step: Step) -> Sequence[Tensor]:
     """Nearest neighbour moves elements; linear and cubic interpolation weigh a few neighbours along W, then H.
 
-    No product with a matrix: there elements that are not mixed would meet a factor of zero, which infinities and NaN
-    survive.
+    Linear interpolation of images is one operator, if sizes alone say where its pixels lie. Nowhere a product with a
+    matrix: there elements that are not mixed would meet a factor of zero, which infinities and NaN survive.
     """
     mode = step.attr("mode", "nearest")
     if step.attr("antialias", 0) or step.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -116,6 +117,8 @@ def resize(step: Step) -> Sequence[Tensor]:
         raise Unmapped("interpolation along other axes than the last two")
     if not step.dtype().is_float:
         raise Unmapped(f"interpolation of {step.dtype().label}")
+    if mode == "linear" and (attrs := _bilinear(step)) is not None:
+        return step.out("ResizeBilinearV2D", [step.images(step[0])], attrs)
     kernel = _cubic(step) if mode == "cubic" else _linear
     taps = {axis: _taps(step, axis, kernel) for axis in (rank - 1, rank - 2)}
     mixed = [axis for axis, found in taps.items() if not _keeps(found, shape[axis])]
@@ -125,6 +128,20 @@ def resize(step: Step) -> Sequence[Tensor]:
     for axis in mixed:
         x = _mix(step, x, axis, taps[axis], final=axis == mixed[-1])
     return [x]
+
+
+def _bilinear(step: Step) -> dict[str, object] | None:
+    """Attributes of ResizeBilinearV2D; None where its pixels would lie elsewhere, or nothing changes."""
+    shape, wanted = step.shape(), step.result().origin_shape
+    if step.rank() != 4 or shape == wanted or 0 in (*shape, *wanted):
+        return None
+    places = {axis: resize_coordinates(step, axis) for axis in (2, 3)}
+    for corners, half in ((False, True), (True, False), (False, False)):
+        attrs = {"size": wanted[2:], "align_corners": corners, "half_pixel_centers": half}
+        theirs = [bilinear_places(shape[axis], wanted[axis], attrs) for axis in places]
+        if all(np.allclose(ours, own, 0, 1e-9) for ours, own in zip(theirs, places.values(), strict=True)):
+            return attrs
+    return None
 
 
 def _taps(step: Step, axis: int, kernel: Kernel) -> list[tuple[np.ndarray, np.ndarray]]:

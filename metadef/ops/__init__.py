@@ -3,6 +3,6 @@
 Your own operators need no change here: build a :class:`metadef.op.OpDef` and pass it to :func:`metadef.op.register`.
 """
 
-from metadef.ops import channels, cube, elementwise, logic, move, norm, pool, quantise, reduce, slicing
+from metadef.ops import channels, cube, elementwise, logic, move, norm, pool, quantise, reduce, resize, slicing
 
-__all__ = ["channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "slicing"]
+__all__ = ["channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "resize", "slicing"]

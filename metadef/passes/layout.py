@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BLOCK_MOVES = frozenset({"ConcatD", "SplitD", "SplitVD"})
 """Types that join or cut along one axis: in NC1HWC0 too."""
 
-IMAGE_MOVES = ("PadD", "ResizeNearestNeighborV2D", "StridedSliceD")
+IMAGE_MOVES = ("PadD", "ResizeBilinearV2D", "ResizeNearestNeighborV2D", "StridedSliceD")
 """Types that move pixels: in NC1HWC0 too, where they leave the channels alone or take whole blocks of them."""
 
 MOVES = CHANNEL_MOVES.union(BLOCK_MOVES, IMAGE_MOVES)

@@ -39,6 +39,7 @@ FAMILIES = {
     "copy": "npusim.kernels.move",
     "gather": "npusim.kernels.move",
     "lanes": "npusim.kernels.lanes",
+    "bilinear": "npusim.kernels.resize",
     "scatter": "npusim.kernels.move",
     "transdata": "npusim.kernels.transdata",
     "reduce": "npusim.kernels.reduce",

@@ -142,6 +142,16 @@ def test_images_are_padded_and_cut_in_blocks(draw: Draw, dtype: DType):  # noqa:
     assert "PadD of channels" in str(odd.loaded.fallbacks)
 
 
+@TYPES
+@pytest.mark.parametrize("flags", [{}, {"align_corners": True}, {"half_pixel_centers": True}], ids=str)
+def test_pixels_are_mixed(draw: Draw, flags: dict[str, bool], dtype: DType):  # noqa: F811
+    for size in ((8, 15), (3, 1), (4, 7)):
+        attrs = {"size": size, **flags}
+        check(mini_task("ResizeBilinearV2D", [draw(dtype, 2, 20, 4, 5)], attrs), terms=4)
+        x = draw(dtype, 2, 20, 4, 5, format=NC1, c0=blocks(dtype))
+        check(mini_task("ResizeBilinearV2D", [x], attrs), terms=4)
+
+
 LANES = {
     "ShuffleChannel": {"group": 3},
     "SplitD": {"split_dim": -3, "num_split": 3},

@@ -19,7 +19,7 @@ from metadef.program import Program, Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
-from npusim.kernels.plans import lanes, matmul, move, pool, reduce, rows, slicing, storage, transposed, vector, winograd
+from npusim.kernels.plans import lanes, matmul, move, pool, reduce, resize, rows, slicing, storage, transposed, vector, winograd
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
@@ -44,6 +44,7 @@ PLANNERS: dict[str, PlanFunction] = {
     "MatMulV2": matmul.plan_matmul,
     "MaxPoolV3": pool.plan_pool,
     "PadD": move.plan_pad,
+    "ResizeBilinearV2D": resize.plan_bilinear,
     "ResizeNearestNeighborV2D": move.plan_resize,
     "RmsNorm": rows.plan_rms_norm,
     "ShuffleChannel": lanes.plan_shuffle,

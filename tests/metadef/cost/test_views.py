@@ -1,14 +1,18 @@
 """What kernels move and compute, seen as products and as units."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from metadef.cost.cube_view import CubeView, piece_of
+from metadef.cost.run import kernel_cost
 from metadef.cost.vector_view import VectorView
 from metadef.dtype import DType
 from metadef.error import TargetError
 from metadef.format import Format, TensorDesc
 from metadef.kernel import CubeTile, Engine, Kernel
+from metadef.select.vector import choose_vector_kernel
 from metadef.target import load_target
 from tests.metadef.cost.samples import FP16, conv_kernel, matmul_kernel, vector_kernel
 
@@ -95,3 +99,22 @@ def test_layout_change_moves_blocks(dtype, names):
     view = VectorView.of(Kernel("TransData", Engine.VECTOR, (x,), (y,), attrs), B3)
     assert [item.mnemonic for item in view.work] == names
     assert view.work[0].bytes == y.payload_bytes
+
+
+@pytest.mark.parametrize("shape", [(8, 4096, 64), (4096, 64), (64, 4096)])
+def test_running_sums_take_steps_as_the_root_of_the_axis(shape):
+    """Stretches of an axis are summed side by side: no core waits for as many additions as the axis is long."""
+    axis = shape.index(4096)
+    desc = TensorDesc(shape, DType.FLOAT16)
+    attrs = {"axis": axis, "exclusive": False, "reverse": False}
+    kernel = choose_vector_kernel(Kernel("Cumsum", Engine.VECTOR, (desc,), (desc,), attrs), B3)
+    assert kernel_cost(kernel, B3) < 4096 * B3.value("vector.dependent_call_cycles")
+
+
+def test_four_channels_of_several_taps_share_a_fractal():
+    x = TensorDesc((1, 3, 224, 224), FP16, Format.NCHW, Format.NC1HWC0_C04, 4)
+    w = TensorDesc((64, 3, 7, 7), FP16, Format.NCHW, Format.FRACTAL_Z_C04, 16)
+    plain = conv_kernel(B3, TILE, c=3, oc=64, size=224, window=7, stride=2)
+    view = CubeView.of(replace(plain, inputs=(x, w, *plain.inputs[2:])), B3)
+    assert (view.k, view.a_channels, view.channel_block, view.block_fractals) == (208, 4, 4, 13)
+    assert view.a_bytes(0, view.m) * 4 == CubeView.of(plain, B3).a_bytes(0, view.m)

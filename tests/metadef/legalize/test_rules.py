@@ -366,6 +366,14 @@ COMPOSED = [
         "Resize",
         [PIXELS, None, None, i64(1, 3, 3, 5)],
         {"mode": "linear"},
+        ascend=["ResizeBilinearV2D"],
+    ),
+    Case("Resize-rounded", "Resize", [PIXELS, None, Const(np.array([1, 1, 1.3, 1.7], np.float32))], {"mode": "linear"}),
+    Case(
+        "Resize-lines",
+        "Resize",
+        [f32(2, 3, 5), None, Const(np.array([1, 2, 2], np.float32))],
+        {"mode": "linear"},
         ascend=["GatherV2", "Mul", "GatherV2", "Mul", "Add"] * 2,
     ),
     Case(
