@@ -531,7 +531,7 @@ def _bilinear_kernel(kernel: Kernel, work: VectorWork, target: Target) -> Vector
     elements = _stored_elements(y)
     units, unit_elements = _units(kernel, elements)
     width, c0 = compute_width(x.dtype, work), max(x.c0, 1)
-    oh, ow = y.origin_shape[2:]
+    ow = y.origin_shape[3]
     rows = elements / (ow * c0)
     mixed = rows * ceil(x.origin_shape[3] * c0 * width / REPEAT_BYTES)
     listed = [Work(name, width, repeats=mixed, calls=0.0, all_calls=rows) for name in ("muls", "axpy")]

@@ -5,4 +5,6 @@ Your own operators need no change here: build a :class:`metadef.op.OpDef` and pa
 
 from metadef.ops import channels, cube, elementwise, logic, move, norm, pool, quantise, reduce, resize, slicing
 
-__all__ = ["channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "resize", "slicing"]
+__all__ = [
+    "channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "resize", "slicing",
+]  # fmt: skip
