@@ -81,10 +81,9 @@ def conv2d(
     }
     if tables:
         fields["lane_table"] = tables.units
-    name = f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}"
     values = [*core.fields(), *(fields[n] for n in FIELDS)]
     scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
-    return call(name, shape.n * bands * splits, scratch_bytes, values)
+    return call(f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}", shape.n * bands * splits, scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
