@@ -43,7 +43,7 @@ def conv2d(
     pieces = packed.kind == "pieces"
     layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
-    band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1], shape.macs)
+    band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1])
     bands = -(-layout.oh // band_rows)
     layout.set_band(band_rows)
     stored = -(-shape.o // shape.c0_out) * shape.c0_out
@@ -67,6 +67,7 @@ def conv2d(
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
         epilogue=epilogue or Epilogue(),
+        out_dtype=dtypes[1],
     )
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {

@@ -12,8 +12,10 @@ from npusim.kernels import panels
 from npusim.kernels.conv_pieces import emit_pieces
 from npusim.kernels.conv_scratch import PIXEL
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.ir import F32, I64, LANES, SIZE, Kernel, Val, vec
+from npusim.kernels.ir import F32, I64, LANES, RAW, SIZE, Kernel, Val, vec
 
+_UNROLL = 4  # pixels in flight
+_GATHERED = 4
 FIELDS = (
     "x",
     "bands",
@@ -75,7 +77,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     source, target, kind = parameters.split(":")
     panels.define(k, target, source)
     if kind == "pieces":
-        emit_pieces(k, _LANE_TABLE)
+        emit_pieces(k, _LANE_TABLE, target)
     emit_zeros(k)
     {"narrow": _emit_narrow_fill, "lanes": _emit_lane_fill}.get(kind, emit_fill)(k, source)
     with k.main() as (desc, part, ctx):
@@ -137,8 +139,13 @@ def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) ->
 
     def copy(source: Val, step: Val, target: Val, count: Val) -> None:
         with k.either(adjacent) as (whole, halves):
-            with whole, k.loop(count) as i:
-                k.store(k.load_f32(source + i * step, dtype), target + i * PIXEL)
+            with whole:
+                together = count & -_UNROLL
+                for begin, end, pixels in ((k.const(0), together, _UNROLL), (together, count, 1)):
+                    with k.loop(end, start=begin, step=pixels) as i:
+                        wide = [k.load_f32(source + (i + n) * step, dtype) for n in range(pixels)]
+                        for n, value in enumerate(wide):
+                            k.store(value, target + (i + n) * PIXEL)
             with halves, k.loop(count) as i:
                 k.store(k.load_f32(source + i * step, dtype, 8), target + i * PIXEL)
                 upper = k.var(0.0, vec(F32, 8))
@@ -156,11 +163,13 @@ def _emit_phases(k: Kernel, desc: Val, to: Val, row: Val, copy: Callable[[Val, V
     with k.loop(k.field(desc, _PHASES)) as phase:
         entry = k.field(desc, _PHASE_TABLE) + phase * 32
         left, count, right, first = (k.field(entry, i) for i in range(4))
-        k.call("zeros", target.get(), left)
+        with k.when(left > 0):
+            k.call("zeros", target.get(), left)
         begin = target.get() + left * PIXEL
         copy(row + first * xp, k.field(desc, _STRIDE_W) * xp, begin, count)
         after = begin + count * PIXEL
-        k.call("zeros", after, right)
+        with k.when(right > 0):
+            k.call("zeros", after, right)
         target.set(after + right * PIXEL)
 
 
@@ -199,7 +208,7 @@ def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         left, count, _right, first = (k.field(k.field(desc, _PHASE_TABLE), i) for i in range(4))
         xp, x_row = k.field(desc, _XP), k.field(desc, _X_ROW)
-        zero = k.const(0.0, vec(F32, 8))
+        zero, spare = k.const(0.0, vec(F32, 8)), k.alloca(64)
         with k.loop(k.field(desc, _ROWS)) as r:
             y = top + k.load(table + r * 8)
             at = base + r * row_bytes
@@ -209,7 +218,21 @@ def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
             with k.loop(begin, step=32) as i:
                 k.store(zero, at + i)
             source = image + y * x_row + first * xp
-            with k.when(inside), k.loop(count) as i:
+            # A picture's three channels are gathered four pixels at a time.
+            fours = k.select(inside & pixel.eq(12), count & -_GATHERED, 0)
+            with k.loop(fours, step=_GATHERED) as i:
+                k.store(_gathered(k, source + i * xp, xp, dtype, spare), at + begin + i * pixel)
+            with k.loop(k.select(inside, count, 0), start=fours) as i:
                 k.store(k.load_f32(source + i * xp, dtype, 8), at + begin + i * pixel)
             with k.loop(row_bytes, start=end, step=32) as i:
                 k.store(zero, at + i)
+
+
+def _gathered(k: Kernel, at: Val, step: Val, dtype: str, spare: Val) -> Val:
+    """The first three channels of four pixels, and four lanes of no meaning."""
+    raw = RAW[SIZE[dtype]]
+    a, b, c, d = (k.load(at + step * n, vec(raw, 4)) for n in range(_GATHERED))
+    first = k.shuffle(a, b, [0, 1, 2, 4, 5, 6, 0, 0])
+    second = k.shuffle(c, d, [0, 1, 2, 4, 5, 6, 0, 0])
+    k.store(k.shuffle(first, second, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 0, 0, 0, 0]), spare)
+    return k.load_f32(spare, dtype)

@@ -13,12 +13,11 @@ from math import gcd
 
 import numpy as np
 
-from npusim.kernels import panels
+from npusim.kernels import panels, tiles
 from npusim.kernels.conv_scratch import Conv2D, Scratch
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.ir import F32, I32, I64, Kernel, vec
-from npusim.kernels.tiles import BLOCK_FIELDS
 from npusim.kernels.weights import aligned
 
 _LEAST_OUTPUTS = 4
@@ -107,39 +106,42 @@ def piece_tables(shape: Conv2D, layout: Scratch) -> PieceTables:
     return PieceTables(np.array(taps, np.int64), int64_table(units), int64_table(pieces))
 
 
-def emit_pieces(k: Kernel, unit_table: int) -> None:
+def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
     """Emit `pieces(desc, ctx, x, out, first unit, end unit, last band?)`; `unit_table` is a descriptor field."""
     with k.function("pieces", [I64] * 7) as (desc, ctx, base, out, begin, end, last):
         f = {n: k.field(desc, n) for n in range(panels.WEIGHTS, panels.EPILOGUE)}
         buffer = scratch(k, ctx) + f[panels.BUFFER]
         second = buffer + panels.BUFFER_BYTES
-        block = k.alloca(8 * BLOCK_FIELDS)
-        tiles = k.select(last.ne(0), f[panels.LAST_TILES], f[panels.TILES])
+        block = k.alloca(8 * tiles.BLOCK_FIELDS)
+        table = k.select(last.ne(0), f[panels.LAST_TILES], f[panels.TILES])
         count = k.select(last.ne(0), f[panels.LAST_TILE_COUNT], f[panels.TILE_COUNT])
         shift = k.field(desc, panels.EPILOGUE) - f[panels.OUT]
-        k.store(f[panels.PITCH], block + 48)
+        stores = panels.emit_block(k, desc, f, block, (buffer, shift), dtype)
         with k.loop(end, start=begin) as unit:
             pair = k.field(desc, unit_table) + unit * 16
             first, many = k.field(pair, 0), k.field(pair, 1)
-            k.store(f[panels.BIAS] + unit * 64, block + 32)
+            k.store(f[panels.BIAS] + unit * 64, block + 8 * tiles.BIAS)
             pixels = k.var(out + unit * f[panels.OC])
+            lanes = (f[panels.CHANNELS] - unit * 16, f[panels.STORED] - unit * 16)
+            itself = stores & many.eq(1) & (k.minimum(*lanes) >= 16)
             with k.loop(count) as t:
-                row = tiles + t * 32
-                live = k.field(row, 3)
-                k.store(base + k.field(row, 2), block)
+                row = table + t * 32
+                live, at = k.field(row, 3), pixels.get()
+                k.store(base + k.field(row, 2), block + 8 * tiles.X)
+                k.store(k.select(itself, at, 0), block + 8 * tiles.OUT)
+                k.store(live, block + 8 * tiles.LIVE)
                 with k.loop(first + many, start=first) as piece:
                     entry = f[panels.UNIT_SHIFTS] + piece * 32
-                    k.store(f[panels.TAPS] + k.field(entry, 0), block + 8)
-                    k.store(k.field(entry, 1), block + 16)
-                    k.store(f[panels.WEIGHTS] + k.field(entry, 2), block + 24)
-                    k.store(k.select(piece.eq(first), buffer, second), block + 40)
+                    k.store(f[panels.TAPS] + k.field(entry, 0), block + 8 * tiles.TAPS)
+                    k.store(k.field(entry, 1), block + 8 * tiles.TAP_COUNT)
+                    k.store(f[panels.WEIGHTS] + k.field(entry, 2), block + 8 * tiles.WEIGHTS)
+                    k.store(k.select(piece.eq(first), buffer, second), block + 8 * tiles.BUFFER)
                     k.call_address(k.field(row, 0), block, 0, 0)
                     own = ~(k.lane_index() < k.splat(k.convert(k.field(entry, 3), "trunc", I32)))
                     with k.when(piece.ne(first)), k.loop(live) as p:
-                        both = (k.load(at + p * 64, vec(F32)) for at in (second, buffer))
+                        both = (k.load(of + p * 64, vec(F32)) for of in (second, buffer))
                         k.store(k.select(own, *both), buffer + p * 64)
-                lanes = (f[panels.CHANNELS] - unit * 16, f[panels.STORED] - unit * 16)
-                at = pixels.get()
-                places = (f[panels.OC], f[panels.OH], f[panels.PIXEL_PITCH])
-                k.call("epilogue", desc, buffer, 1, live, at, shift, *places, *lanes)
+                with k.when(~itself):
+                    places = (f[panels.OC], f[panels.OH], f[panels.PIXEL_PITCH])
+                    k.call("epilogue", desc, buffer, 1, live, at, shift, *places, *lanes)
                 pixels.set(at + live * f[panels.PIXEL_PITCH])

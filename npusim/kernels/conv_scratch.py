@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.kernels import panels
+from npusim.kernels import panels, parts
 from npusim.kernels.cpu import host, l2_bytes
 
 PIXEL = 64
-_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,16 @@ class Scratch:
             for t in panels.run_tiles(self.ow, self.pixel_bytes)
         ]
 
+    def extent(self, band_rows: int) -> tuple[int, int]:
+        """Tiles of a band, and the pixels they compute."""
+        most = host().tile_rows
+        if self.ow * 2 <= most:
+            return -(-band_rows // (most // self.ow)), band_rows * self.ow
+        if self._contiguous():
+            return panels.run_extent(band_rows * self.ow)
+        tiles, pixels = panels.run_extent(self.ow)
+        return band_rows * tiles, band_rows * pixels
+
     def _contiguous(self) -> bool:
         """Whether consecutive output rows follow each other in scratch (1x1 kernels)."""
         return self.out_row_pitch == self.ow * self.pixel_bytes
@@ -162,28 +171,34 @@ class Scratch:
         return rows
 
 
-def choose_split(layout: Scratch, weight_bytes: int, units: int, macs: int) -> tuple[int, int]:
-    """Rows per band and output-channel splits: enough parts, least estimated traffic, scratch within half of L2."""
-    shape = layout.shape
+def choose_split(layout: Scratch, weight_bytes: int, units: int) -> tuple[int, int]:
+    """Rows per band and output-channel splits of the least estimated time."""
     if layout.kind in ("depthwise", "lanes"):
         return _rows_of_one_unit(layout), units
-    least, wanted = (max(1, min(most, macs // 1_500_000)) for most in (4, 8))
+    shape = layout.shape
+    depth, groups = len(layout.taps()) * layout.tap_channels // shape.groups, -(-shape.o // 16)
     best: tuple[float, int, int] | None = None
-    for bands in sorted({1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 28, 32, 56, layout.oh}):
+    for bands in sorted({*parts.BAND_COUNTS, layout.oh}):
         if bands > layout.oh:
             continue
         rows = -(-layout.oh // bands)
         layout.set_band(rows)
         actual = -(-layout.oh // rows)
-        pressure = max(0, layout.bytes - l2_bytes() // 2)
-        for splits in (1, 2, 3, 4, 6, 8):
+        whole, last = layout.extent(rows), layout.extent(layout.oh - (actual - 1) * rows)
+        for splits in parts.SPLIT_COUNTS:
             if splits > units:
                 continue
-            parts = shape.n * actual * splits
-            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
-            fill = actual * splits * layout.groups * layout.group_bytes
-            ragged = actual * rows - layout.oh
-            cost = fill * 0.5 + actual * weight_bytes * 0.5 + pressure * 40 + missing + ragged * 1e5
+            cut = parts.Cut(
+                parts=shape.n * actual * splits,
+                bands=shape.n * actual,
+                splits=splits,
+                pixels=shape.n * (whole[1] * (actual - 1) + last[1]),
+                tiles=shape.n * (whole[0] * (actual - 1) + last[0]),
+                fewest=whole[0],
+                filled=shape.n * actual * layout.groups * layout.group_bytes // PIXEL,
+                scratch_bytes=layout.bytes,
+            )
+            cost = parts.cut_cost(cut, depth, groups, weight_bytes)
             if best is None or cost < best[0]:
                 best = (cost, rows, splits)
     assert best is not None

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
+_DEFAULT_L1_BYTES = 32 * 1024
 _DEFAULT_L2_BYTES = 512 * 1024
 
 
@@ -84,14 +86,25 @@ def describe(triple: str, name: str, features: str) -> Cpu:
     )
 
 
-@functools.cache
+def l1_bytes() -> int:
+    """Size of the level-1 data cache of one core in bytes (32 KiB where the system does not say)."""
+    return _cache_bytes(1, _DEFAULT_L1_BYTES)
+
+
 def l2_bytes() -> int:
     """Size of the level-2 cache of one core in bytes (512 KiB where the system does not say)."""
-    try:
-        with open("/sys/devices/system/cpu/cpu0/cache/index2/size") as handle:
-            text = handle.read().strip()
-    except OSError:
-        return _DEFAULT_L2_BYTES
-    scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-    digits = text.rstrip("KM")
-    return int(digits) * scale if digits.isdigit() else _DEFAULT_L2_BYTES
+    return _cache_bytes(2, _DEFAULT_L2_BYTES)
+
+
+@functools.cache
+def _cache_bytes(level: int, default: int) -> int:
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            own, kind, text = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if own == str(level) and kind in ("Data", "Unified"):
+            digits = text.rstrip("KM")
+            scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+            return int(digits) * scale if digits.isdigit() else default
+    return default

@@ -72,6 +72,11 @@ def saturated(k: Kernel, x: Val, flag: Val, dtype: str) -> Val:
     return k.select(Val(k, k.b.and_(x.isnan().v, drop.v)), 0.0, x)
 
 
+def only_clamps(k: Kernel, base: Val, first: int) -> Val:
+    """Whether the fields at `first` ask for no more than residual, bounds and rounding."""
+    return k.field(base, first + 1).eq(_CLAMP) & k.field(base, first + 5).eq(0)
+
+
 def _limit(k: Kernel, flag: Val, dtype: str) -> Val:
     """What results are clipped to: the largest number of the type where `flag` is set, else infinity."""
     return k.select(flag.ne(0), k.const(LARGEST[dtype], F32), k.const(float("inf"), F32))

@@ -323,6 +323,11 @@ class Kernel:
     def store(self, value: Val, address: Val, align: int | None = None) -> None:
         self.b.store(value.v, self.pointer(address), align=align or _align(value.type))
 
+    def prefetch(self, address: Val) -> None:
+        """Ask for a cache line to come to the level-2 cache; any address is allowed."""
+        flags = [self.const(n, I32) for n in (0, 2, 1)]
+        self.intrinsic("llvm.prefetch.p0", VOID, [self.pointer(address), *flags])
+
     def field(self, base: Val, index: int) -> Val:
         """int64 number `index` of a descriptor."""
         return self.load(base + 8 * index)
@@ -376,7 +381,7 @@ class Kernel:
 
     # -- control ------------------------------------------------------------------------------------------------
     @contextmanager
-    def loop(self, stop: Val | int, start: Val | int = 0, step: int = 1) -> Iterator[Val]:
+    def loop(self, stop: Val | int, start: Val | int = 0, step: Val | int = 1) -> Iterator[Val]:
         """for i in range(start, stop, step)."""
         i = self.var(self.const(start) if not isinstance(start, Val) else start)
         limit = stop if isinstance(stop, Val) else self.const(stop)

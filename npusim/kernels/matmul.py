@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npusim.kernels import panels
-from npusim.kernels.cpu import host, l2_bytes
+from npusim.kernels import panels, parts
 from npusim.kernels.desc import Call, call, element_name, int64_table, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
@@ -100,7 +99,7 @@ class Batch:
 
 def pack_matmul(b: np.ndarray, dtype: str | None = None) -> PackedB:
     """Pack a constant [..., K, N] array of fp16, fp32 or (`dtype="bf16"`, bits) bfloat16; leading axes are a batch."""
-    dtype, vectors = dtype or element_name(b.dtype), host().panel // 16
+    dtype, vectors = dtype or element_name(b.dtype), panels.panel_vectors()
     flat = b.reshape(-1, *b.shape[-2:])
     packed = []
     for one in flat:
@@ -112,7 +111,7 @@ def pack_matmul(b: np.ndarray, dtype: str | None = None) -> PackedB:
 
 def pack_b_at_run_time(b: Matrix, k: int, n: int, offsets: Sequence[int] = (0,)) -> tuple[PackedB, Call]:
     """Task that packs a run-time [K, N] matrix (a batch of them at byte offsets), and where it puts the result."""
-    vectors, size = host().panel // 16, SIZE[b.dtype]
+    vectors, size = panels.panel_vectors(), SIZE[b.dtype]
     groups = -(-k // 16)
     batch_bytes = groups * 16 * (-(-n // 16) * 16) * size
     space = aligned(np.zeros(batch_bytes * len(offsets), np.uint8))
@@ -147,7 +146,7 @@ def matmul(
     many = batch or Batch()
     groups = -(-k // 16)
     units = panels.split_units(-(-n // 16), b.vectors)
-    band, splits = _choose_split(m, k, n, len(many.a), units[1], SIZE[b.dtype])
+    band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], SIZE[b.dtype])
     bands = -(-m // band)
     block = band * _PIXEL
     core = panels.Core(
@@ -168,6 +167,7 @@ def matmul(
         buffer_offset=-(-(groups * block + 2 * _PIXEL) // 64) * 64,
         vectors=b.vectors,
         epilogue=epilogue or Epilogue(),
+        out_dtype=out.dtype,
     )
     offsets = int64_table(list(zip(many.a, [i * b.batch_bytes for i in many.b], many.out, strict=True)))
     per_split = -(-units[1] // splits)
@@ -180,35 +180,6 @@ def matmul(
     )
     task.keep.append(b.keep)
     return task
-
-
-_PART_BYTES = 30_000  # traffic worth having one part more, beyond four
-
-
-def _choose_split(m: int, k: int, n: int, batch: int, units: int, b_size: int) -> tuple[int, int]:
-    """Rows per band and splits of the output columns: enough parts, least estimated traffic, scratch in half of L2."""
-    tile = host().tile_rows
-    # A product with few rows is a walk over the weights: parts of half a megabyte.
-    work = max(m * k * n * batch // 1_500_000, k * n * b_size * batch // 500_000)
-    least, wanted = (max(1, min(most, work)) for most in (4, 8))
-    best: tuple[float, int, int] | None = None
-    for bands in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, -(-m // tile)}):
-        band = -(-m // bands)
-        band = m if bands == 1 else min(m, -(-band // tile) * tile)
-        actual = -(-m // band)
-        scratch_bytes = band * k * 4
-        pressure = max(0, scratch_bytes - l2_bytes() // 2)
-        for splits in (1, 2, 3, 4, 6, 8):
-            if splits > units:
-                continue
-            parts = batch * actual * splits
-            missing = max(0, least - parts) * 1e6 + max(0, wanted - parts) * _PART_BYTES
-            cost = splits * m * k * 3.0 + actual * k * n * b_size * 0.3 + pressure * 40.0 + missing
-            if best is None or cost < best[0]:
-                best = (cost, band, splits)
-    assert best is not None
-    per_split = -(-units // best[2])
-    return best[1], -(-units // per_split)
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from npusim.kernels import epilogue
-from npusim.kernels.cpu import host, l2_bytes
+from npusim.kernels import epilogue, tiles
+from npusim.kernels.cpu import host, l1_bytes, l2_bytes
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.ir import I64, LANES, SIZE, Kernel, Val
+from npusim.kernels.ir import FLOATS, I1, I64, LANES, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
-from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
+from npusim.kernels.tiles import RAW, tile_name
 
 (
     WEIGHTS,
@@ -44,10 +44,15 @@ from npusim.kernels.tiles import BLOCK_FIELDS, tile_name
     VECTORS,
     UNIT_SHIFTS,
     WIDENED,
+    TAP_BYTES,
+    CHUNK_TAPS,
+    PARTIAL,
     EPILOGUE,
-) = range(1, 24)
+) = range(1, 27)
 CORE_END = EPILOGUE + epilogue.FIELDS
-BUFFER_BYTES = 14 * 2 * 64 + 64
+SUMS_BYTES = 14 * 2 * 64  # fp32 sums of the largest tile
+BUFFER_BYTES = SUMS_BYTES + 64
+_CHUNK_TILES = 12  # up to this many tiles a band, weights are multiplied in chunks that fit the level-1 cache
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Core:
     vectors: int
     unit_shifts: np.ndarray | None = None
     epilogue: Epilogue = field(default_factory=Epilogue)
+    out_dtype: str = RAW
 
     def fields(self) -> list[int | float | np.ndarray]:
         """Descriptor fields 1 .. CORE_END - 1."""
@@ -104,9 +110,17 @@ class Core:
             self.buffer_offset,
             self.vectors,
             0 if self.unit_shifts is None else self.unit_shifts,
-            self.buffer_offset + BUFFER_BYTES if self.widens else 0,
+            self._widened_offset if self.widens else 0,
+            max(1, self.tap_channels) * 16 * SIZE[self.weights_dtype],
+            self._chunk_taps,
+            self.buffer_offset + BUFFER_BYTES,
             *self.epilogue.fields(),
         ]
+
+    @property
+    def finish(self) -> str:
+        """How tiles end: they round to a floating-point output type and store by themselves."""
+        return self.out_dtype if self.out_dtype in FLOATS else RAW
 
     @property
     def _unit_elements(self) -> int:
@@ -114,24 +128,47 @@ class Core:
         return max(1, self.tap_channels) * 16 * self.vectors * self.taps.size
 
     @property
+    def _tap_elements(self) -> int:
+        return max(1, self.tap_channels) * 16 * self.vectors
+
+    @property
     def widens(self) -> bool:
-        """Whether a part first widens each unit's 8- or 16-bit weights to fp32 in scratch.
+        """Whether a part first widens 8- or 16-bit weights to fp32 in scratch.
 
         Converting inside the tile takes an eighth to a quarter of its time; it pays to do it once when three tiles or
-        more share the panel and the widened panel stays in L2.
+        more share the weights and the widened ones stay in a cache.
         """
-        fits = self._unit_elements * 4 <= l2_bytes() // 3
-        return SIZE[self.weights_dtype] < 4 and len(self.tiles) >= 3 and fits
+        return (
+            SIZE[self.weights_dtype] < 4
+            and len(self.tiles) >= 3
+            and (self._chunk_taps < self.taps.size or self._unit_elements * 4 <= l2_bytes() // 3)
+        )
+
+    @property
+    def _chunk_taps(self) -> int:
+        """Taps that are multiplied with all tiles of the band before the next ones: all, or what fits level 1.
+
+        In between, sums rest in scratch as they are, so that the result does not depend on it.
+        """
+        few = 3 <= len(self.tiles) <= _CHUNK_TILES and SIZE[self.weights_dtype] < 4 and self.finish != RAW
+        fitting = max(1, l1_bytes() * 3 // 8 // (self._tap_elements * 4))
+        return fitting if few and self.taps.size > fitting * 3 // 2 else self.taps.size
+
+    @property
+    def _widened_offset(self) -> int:
+        partial = len(self.tiles) * SUMS_BYTES if self._chunk_taps < self.taps.size else 0
+        return self.buffer_offset + BUFFER_BYTES + partial
 
     @property
     def scratch_bytes(self) -> int:
         """Scratch memory of one part."""
-        return self.buffer_offset + BUFFER_BYTES + (self._unit_elements * 4 if self.widens else 0)
+        taps = min(self.taps.size, self._chunk_taps) if self.widens else 0
+        return self._widened_offset + taps * self._tap_elements * 4
 
-    def _tile_table(self, tiles: Sequence[TileStep]) -> np.ndarray:
+    def _tile_table(self, steps: Sequence[TileStep]) -> np.ndarray:
         full, all_units = self.units
         rows = []
-        for t in tiles:
+        for t in steps:
             main, tail = (
                 kernel_address(
                     tile_name(
@@ -141,6 +178,7 @@ class Core:
                         t.length,
                         self.tap_channels,
                         self.pixel_bytes,
+                        self.finish,
                     )
                 )
                 if used
@@ -149,6 +187,11 @@ class Core:
             )
             rows.append((main, tail, t.x_offset, t.pixels))
         return int64_table(rows)
+
+
+def panel_vectors() -> int:
+    """Groups of 16 output channels in a full unit."""
+    return host().panel // 16
 
 
 def split_units(groups: int, vectors: int) -> tuple[int, int]:
@@ -169,6 +212,15 @@ def balanced(count: int, most: int) -> list[int]:
 def tile_length(count: int) -> int:
     """Pixels a tile computes to deliver `count`: even above four, so that few variants exist."""
     return count if count <= 4 else min(count + count % 2, host().tile_rows)
+
+
+def run_extent(count: int) -> tuple[int, int]:
+    """Tiles, and pixels they compute, of `run_tiles(count)`."""
+    if count <= 0:
+        return 0, 0
+    pieces = -(-count // host().tile_rows)
+    small, extra = divmod(count, pieces)
+    return pieces, extra * tile_length(small + 1) + (pieces - extra) * tile_length(small)
 
 
 def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
@@ -198,45 +250,91 @@ def define(k: Kernel, dtype: str, source: str) -> None:
     """
     epilogue.emit_function(k, dtype, EPILOGUE)
     with k.function("panels", [I64] * 8) as (desc, ctx, base, out, weights, begin, end, last):
-        names = range(WEIGHTS, EPILOGUE)
-        f = {n: k.field(desc, n) for n in names}
+        f = {n: k.field(desc, n) for n in range(WEIGHTS, EPILOGUE)}
         buffer = scratch(k, ctx) + f[BUFFER]
-        block = k.alloca(8 * BLOCK_FIELDS)
-        tiles = k.select(last.ne(0), f[LAST_TILES], f[TILES])
+        block = k.alloca(8 * tiles.BLOCK_FIELDS)
+        table = k.select(last.ne(0), f[LAST_TILES], f[TILES])
         count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
         shift = k.field(desc, EPILOGUE) - f[OUT]
-        k.store(f[TAPS], block + 8)
-        k.store(f[TAP_COUNT], block + 16)
-        k.store(buffer, block + 40)
-        k.store(f[PITCH], block + 48)
+        stores = emit_block(k, desc, f, block, (buffer, shift), dtype)
         with k.loop(end, start=begin) as unit:
             full = unit < f[FULL_UNITS]
             # Tail units come after the full ones and are one vector wide.
             group = k.select(full, unit * f[VECTORS], f[FULL_UNITS] * f[VECTORS] + unit - f[FULL_UNITS])
             vectors = k.select(full, f[VECTORS], 1)
             group_bytes = f[UNIT_BYTES] / f[VECTORS]
-            panel = k.var(weights + group * group_bytes)
-            with k.when(f[WIDENED].ne(0)):
-                wide = scratch(k, ctx) + f[WIDENED]
-                size = SIZE[widened_type(source)]
-                with k.loop(vectors * group_bytes, step=LANES * size) as at:
-                    k.store(k.load_f32(panel.get() + at, widened_type(source)), wide + at * (4 // size))
-                panel.set(wide)
-            k.store(panel.get(), block + 24)
-            k.store(f[BIAS] + group * 64, block + 32)
-            pixels = k.var(out + group * f[OC])
+            panel = weights + group * group_bytes
+            k.store(f[BIAS] + group * 64, block + 8 * tiles.BIAS)
             x = k.var(base)
             with k.when(f[UNIT_SHIFTS].ne(0)):
                 x.set(base + k.load(f[UNIT_SHIFTS] + unit * 8))
-            with k.loop(count) as t:
-                row = tiles + t * 32
-                k.store(x.get() + k.field(row, 2), block)
-                k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
-                live = k.field(row, 3)
-                at = pixels.get()
-                lanes = (f[CHANNELS] - group * 16, f[STORED] - group * 16)
-                k.call("epilogue", desc, buffer, vectors, live, at, shift, f[OC], f[OH], f[PIXEL_PITCH], *lanes)
-                pixels.set(at + live * f[PIXEL_PITCH])
+            lanes = (f[CHANNELS] - group * 16, f[STORED] - group * 16)
+            itself = stores & (k.minimum(*lanes) >= vectors * 16)
+            # The next unit's weights come nearer while this one's are multiplied.
+            ahead, ahead_end = k.var(panel + vectors * group_bytes), panel + vectors * group_bytes * 2
+            with k.loop(f[TAP_COUNT], step=f[CHUNK_TAPS]) as tap:
+                taps = k.minimum(f[TAP_COUNT] - tap, f[CHUNK_TAPS])
+                k.store(f[TAPS] + tap * 8, block + 8 * tiles.TAPS)
+                k.store(taps, block + 8 * tiles.TAP_COUNT)
+                k.store(
+                    _widened(k, ctx, f, (panel, tap, taps, vectors), widened_type(source)), block + 8 * tiles.WEIGHTS
+                )
+                finishes = (tap + taps).eq(f[TAP_COUNT])
+                pixels, partial = k.var(out + group * f[OC]), k.var(scratch(k, ctx) + f[PARTIAL])
+                with k.loop(count) as t:
+                    row = table + t * 32
+                    live, at = k.field(row, 3), pixels.get()
+                    k.store(x.get() + k.field(row, 2), block + 8 * tiles.X)
+                    k.store(k.select(itself & finishes, at, 0), block + 8 * tiles.OUT)
+                    k.store(k.select(finishes, buffer, partial.get()), block + 8 * tiles.BUFFER)
+                    k.store(k.select(tap.eq(0), 0, partial.get()), block + 8 * tiles.START)
+                    k.store(live, block + 8 * tiles.LIVE)
+                    k.store(ahead.get(), block + 8 * tiles.NEXT)
+                    k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
+                    with k.when(finishes & ~itself):
+                        places = (at, shift, f[OC], f[OH], f[PIXEL_PITCH])
+                        k.call("epilogue", desc, buffer, vectors, live, *places, *lanes)
+                    pixels.set(at + live * f[PIXEL_PITCH])
+                    partial.set(partial.get() + SUMS_BYTES)
+                    further = ahead.get() + taps * tiles.PREFETCHED
+                    ahead.set(k.select(further < ahead_end, further, panel))
+
+
+def _widened(k: Kernel, ctx: Val, f: dict[int, Val], part: tuple[Val, Val, Val, Val], dtype: str) -> Val:
+    """Address of the weights of some taps (panel, first tap, taps, vectors), as fp32 where the tiles want them so."""
+    panel, tap, taps, vectors = part
+    tap_bytes = f[TAP_BYTES] * vectors
+    source = panel + tap * tap_bytes
+    result = k.var(source)
+    with k.when(f[WIDENED].ne(0)):
+        wide, size = scratch(k, ctx) + f[WIDENED], SIZE[dtype]
+        with k.loop(taps * tap_bytes, step=LANES * size) as at:
+            k.store(k.load_f32(source + at, dtype), wide + at * (4 // size))
+        result.set(wide)
+    return result.get()
+
+
+def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tuple[Val, Val], dtype: str) -> Val:
+    """Fill what all tiles of a part share (places: buffer, way from the output to the residual).
+
+    Returns whether the tiles store whole blocks of channels by themselves.
+    """
+    buffer, shift = places
+    values = {
+        tiles.START: k.const(0),
+        tiles.BUFFER: buffer,
+        tiles.PITCH: f[PITCH],
+        tiles.OC: f[OC],
+        tiles.OH: f[OH],
+        tiles.OP: f[PIXEL_PITCH],
+        tiles.ADDS: k.field(desc, EPILOGUE),
+        tiles.SHIFT: shift,
+        tiles.LOW: k.field(desc, EPILOGUE + 2),
+        tiles.HIGH: k.field(desc, EPILOGUE + 3),
+    }
+    for number, value in values.items():
+        k.store(value, block + 8 * number)
+    return epilogue.only_clamps(k, desc, EPILOGUE) if dtype in FLOATS else k.const(0, I1)
 
 
 def call_panels(

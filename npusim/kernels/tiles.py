@@ -6,23 +6,56 @@ and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of ta
 products differ only in tables. Sums start from the bias and run over taps, then over the channels of a tap, one fused
 multiply-add each: the order does not depend on the tile's shape.
 
-Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>`; with 0 channels per
-tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight.
+Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
+channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
+dtype of a tile that can round and store by itself, or `raw`.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
-[0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] out (fp32 buffer
-[pixels][vectors*16])  [6] pitch between segments in bytes.
+[0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
+[pixels][vectors*16])  [6] pitch between segments in bytes; for tiles that are not raw also
+[7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
+[11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
+bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, PREFETCHED bytes a tap  [17] sums to go on
+from, laid out as the buffer (0: begin with the bias).
+A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
 
 from __future__ import annotations
 
-from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, vec
+from collections.abc import Callable
+from functools import partial
 
-X, TAPS, TAP_COUNT, WEIGHTS, BIAS, OUT, PITCH, BLOCK_FIELDS = range(8)
+from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
+
+(
+    X,
+    TAPS,
+    TAP_COUNT,
+    WEIGHTS,
+    BIAS,
+    BUFFER,
+    PITCH,
+    OUT,
+    OC,
+    OH,
+    OP,
+    ADDS,
+    SHIFT,
+    LIVE,
+    LOW,
+    HIGH,
+    NEXT,
+    START,
+    BLOCK_FIELDS,
+) = range(19)
+RAW = "raw"
+PREFETCHED = 512
 
 
-def tile_name(weights: str, vectors: int, segments: int, length: int, channels: int, pixel: int) -> str:
+def tile_name(
+    weights: str, vectors: int, segments: int, length: int, channels: int, pixel: int, finish: str = RAW
+) -> str:
     """Kernel name of a tile; `channels` per tap, `pixel` bytes from one pixel to the next."""
-    return f"tile:{weights}:{vectors}:{segments}x{length}:{channels}:{pixel}"
+    return f"tile:{weights}:{vectors}:{segments}x{length}:{channels}:{pixel}:{finish}"
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
@@ -30,19 +63,43 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     if family == "peak":
         _emit_peak(k, int(parameters))
         return
-    weights, vectors, shape, channels, pixel = parameters.split(":")
+    weights, vectors, shape, channels, pixel, finish = parameters.split(":")
     segments, length = (int(n) for n in shape.split("x"))
     with k.main() as (block, _part, _ctx):
-        _emit_tile(k, block, weights, int(vectors), segments, length, int(channels), int(pixel))
+        sums = _emit_start(k, block, segments * length, int(vectors), finish != RAW)
+        ahead = k.field(block, NEXT) if finish != RAW and int(channels) == 16 else None
+        _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
+        if finish == RAW:
+            _emit_raw(k, block, sums)
+            return
+        with k.either(k.field(block, OUT).eq(0)) as (raw, finished):
+            with raw:
+                _emit_raw(k, block, sums)
+            with finished:
+                _emit_finish(k, block, sums, finish)
 
 
-def _emit_tile(
-    k: Kernel, block: Val, weights: str, vectors: int, segments: int, length: int, channels: int, pixel: int
+def _emit_start(k: Kernel, block: Val, pixels: int, vectors: int, resumes: bool) -> list[list[Var]]:
+    """Sums by pixel and vector, at the bias or where an earlier tile left them."""
+    bias = k.field(block, BIAS)
+    first = [k.load(bias + 64 * j, vec(F32)) for j in range(vectors)]
+    sums = [[k.var(first[j]) for j in range(vectors)] for _ in range(pixels)]
+    if resumes:
+        start = k.field(block, START)
+        with k.when(start.ne(0)):
+            for p, row in enumerate(sums):
+                for j, total in enumerate(row):
+                    total.set(k.load(start + (p * vectors + j) * 64, vec(F32)))
+    return sums
+
+
+def _emit_sums(
+    k: Kernel, block: Val, weights: str, acc: list[list[Var]], shape: tuple[int, int, int, int], ahead: Val | None
 ) -> None:
-    x, taps, count, w, bias, out, pitch = (k.field(block, i) for i in range(BLOCK_FIELDS))
-    pixels = segments * length
-    start = [k.load(bias + 64 * j, vec(F32)) for j in range(vectors)]
-    acc = [[k.var(start[j]) for j in range(vectors)] for _ in range(pixels)]
+    """The multiply-adds."""
+    segments, length, channels, pixel = shape
+    pixels, vectors = segments * length, len(acc[0])
+    x, taps, count, w, pitch = (k.field(block, i) for i in (X, TAPS, TAP_COUNT, WEIGHTS, PITCH))
     panel = k.var(w)
     step = LANES * vectors * SIZE[weights]
     with k.loop(count) as t:
@@ -51,6 +108,9 @@ def _emit_tile(
         for _ in range(segments - 1):
             rows.append(rows[-1] + pitch)
         at = panel.get()
+        if ahead is not None:
+            for line in range(0, PREFETCHED, 64):
+                k.prefetch(ahead + (t * PREFETCHED + line))
         sums = [[v.get() for v in row] for row in acc]
         if channels == 0:
             own = k.load_f32(at, weights)
@@ -67,9 +127,62 @@ def _emit_tile(
             for variable, value in zip(row, new, strict=True):
                 variable.set(value)
         panel.set(at + max(1, channels) * step)
-    for p in range(pixels):
-        for j in range(vectors):
-            k.store(acc[p][j].get(), out + (p * vectors + j) * 64)
+
+
+def _emit_raw(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
+    """fp32 sums into the buffer."""
+    buffer = k.field(block, BUFFER)
+    for p, row in enumerate(sums):
+        for j, total in enumerate(row):
+            k.store(total.get(), buffer + (p * len(row) + j) * 64)
+
+
+def _emit_finish(k: Kernel, block: Val, sums: list[list[Var]], dtype: str) -> None:
+    """Residual, clamp, rounding and store of all pixels; only the last of a tile may not count."""
+    oh = k.field(block, OH)
+    low, high = k.splat(k.float_field(block, LOW)), k.splat(k.float_field(block, HIGH))
+    adds, shift = k.field(block, ADDS), k.field(block, SHIFT)
+    with k.either(oh.eq(8 * SIZE[dtype])) as (joined, apart):
+        for branch, half in ((joined, None), (apart, oh)):
+            with branch:
+                with k.when(adds.ne(0)):
+                    _visit(k, block, sums, partial(_add, k, shift, half, dtype))
+                _visit(k, block, sums, partial(_store, k, (low, high), half, dtype))
+
+
+def _visit(k: Kernel, block: Val, sums: list[list[Var]], act: Callable[[Var, Val], None]) -> None:
+    """Call `act(sum, address of its output)` for all sums."""
+    out, oc, op, live = (k.field(block, i) for i in (OUT, OC, OP, LIVE))
+    at = out
+    for p, row in enumerate(sums):
+        if p == len(sums) - 1:
+            with k.when(live > p):
+                for j, total in enumerate(row):
+                    act(total, at + j * oc if j else at)
+            return
+        for j, total in enumerate(row):
+            act(total, at + j * oc if j else at)
+        at = at + op
+
+
+def _add(k: Kernel, shift: Val, half: Val | None, dtype: str, total: Var, out: Val) -> None:
+    at = out + shift
+    if half is None:
+        total.set(total.get() + k.load_f32(at, dtype))
+    else:
+        total.set(total.get() + k.join(k.load_f32(at, dtype, 8), k.load_f32(at + half, dtype, 8)))
+
+
+def _store(k: Kernel, bounds: tuple[Val, Val], half: Val | None, dtype: str, total: Var, at: Val) -> None:
+    x, (low, high) = total.get(), bounds
+    x = k.select(x < low, low, x)
+    x = k.select(x > high, high, x)
+    if half is None:
+        k.store_f32(x, at, dtype)
+    else:
+        first, second = k.halves(x)
+        k.store_f32(first, at, dtype)
+        k.store_f32(second, at + half, dtype)
 
 
 def _emit_peak(k: Kernel, lanes: int) -> None:
