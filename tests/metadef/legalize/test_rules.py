@@ -385,6 +385,25 @@ COMPOSED = [
     Case(
         "Upsample-linear", "Upsample", [PIXELS, Const(np.array([1, 1, 2, 2], np.float32))], {"mode": "linear"}, opset=9
     ),
+    *(
+        Case(f"Einsum-{equation}", "Einsum", [f32(*shape) for shape in shapes], {"equation": equation})
+        for equation, *shapes in (
+            ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
+            ("ij, kj -> ki", (3, 4), (5, 4)),
+            ("bhqd,bkhd->bhqk", (2, 3, 4, 5), (2, 6, 3, 5)),
+            ("...ij,...jk->...ik", (2, 2, 3, 4), (2, 2, 4, 5)),
+            ("ij,jk", (3, 4), (4, 5)),
+            ("ai,bi->ab", (3, 1), (2, 1)),
+            ("i,j->ji", (3,), (4,)),
+            ("bi,bi->b", (2, 3), (2, 3)),
+            ("bi,bij->bj", (2, 3), (2, 3, 4)),
+            ("ijk,l->kl", (2, 3, 4), (5,)),
+            ("ij->ji", (3, 4)),
+            ("bij->b", (2, 3, 4)),
+            ("ij->", (3, 4)),
+            ("ij,ij->", (3, 4), (3, 4)),
+        )
+    ),
     Case("LRN", "LRN", [f32(2, 7, 3, 4, low=-9, high=9)], {"size": 3, "alpha": 0.3, "beta": 0.6, "bias": 1.5}),
     Case("MeanVarianceNormalization", "MeanVarianceNormalization", [X], opset=13),
     Case("Celu", "Celu", [X], {"alpha": 1.7}),
