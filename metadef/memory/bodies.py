@@ -14,7 +14,7 @@ from math import gcd, lcm
 
 from metadef.error import ContractError
 from metadef.format import SLOT_BYTES, round_up, slot_bytes
-from metadef.memory.live import NOWHERE, Borders, Labels, LiveTable, Reach, StepOrder, exclusive, joined_reach
+from metadef.memory.live import NOWHERE, Borders, Labels, LiveTable, Reach, Span, StepOrder, exclusive, joined_reach
 from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, TensorKind
 
 WEIGHTS, ARENA, IO = "weights", "arena", "io"
@@ -88,9 +88,10 @@ _slot_bytes = lru_cache(maxsize=65536)(slot_bytes)
 
 def tensor_grid(tensor: ScheduleTensor) -> tuple[int, int]:
     """Modulus and residue of a tensor's offset. A residue counts modulo 512, whatever the alignment."""
-    modulus = max(tensor.alignment, 1)
-    if tensor.residue:
-        modulus = max(modulus, SLOT_BYTES)
+    modulus = tensor.alignment if tensor.alignment > 1 else 1
+    if not tensor.residue:
+        return modulus, 0
+    modulus = max(modulus, SLOT_BYTES)
     return modulus, tensor.residue % modulus
 
 
@@ -126,12 +127,21 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
     of: dict[int, int] = {}
     slots: dict[int | tuple[int, int], int] = {}
     border = Borders(schedule)
-    for root in (t for t in live.tensors if live.base[t] == t):
+    related = {*live.views_of, *grouped, *unaligned}
+    for root, tensor in live.tensors.items():
+        if live.base[root] != root:
+            continue
         of[root] = len(bodies)
-        bodies.append(_body_of(border, live, root, grouped.get(root), root in unaligned))
-        slots[root] = bodies[-1].rects[0].size
-        for view in live.views_of.get(root, ()):
-            of[view] = of[root]
+        if root in related or border.holds(tensor):
+            bodies.append(_body_of(border, live, root, grouped.get(root), root in unaligned))
+            slots[root] = bodies[-1].rects[0].size
+        else:
+            span, size = live.base_spans[root], tensor_slot(tensor)
+            rects, grid = span_rects(span, size), tensor_grid(tensor)
+            bodies.append(Body({root: 0}, rects, *grid, tensor.pinned, tensor.pool, ARENA, tensor.no_reuse))
+            slots[root] = size
+        if root in live.views_of:
+            of.update(dict.fromkeys(live.views_of[root], of[root]))
     joined = BodySet(bodies, of, slots)
     for group, layout in zip(schedule.groups, layouts):
         anchor = group.parent if group.parent >= 0 else group.members[0]
@@ -147,9 +157,18 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
     return _without_holes(joined)
 
 
+def span_rects(span: Span, size: int) -> list[Rect]:
+    """The rectangles of a life: one, or one for every stretch that paths leave of it."""
+    if not span.runs:
+        return [Rect(0, size, span.first, span.last, span.labels, span.reach)]
+    return [Rect(0, size, first, last, span.labels, span.reach) for first, last in span.runs]
+
+
 def _body_of(border: Borders, live: LiveTable, root: int, size: int | None, unaligned: bool) -> Body:
     tensor, span = live.tensors[root], live.base_spans[root]
-    members = [tensor, *(live.tensors[t] for t in live.views_of.get(root, ()))]
+    members = [tensor]
+    if root in live.views_of:
+        members += [live.tensors[t] for t in live.views_of[root]]
     if size is None:
         size = tensor_slot(tensor)
         reach = max([live.shift[t.id] + t.payload_bytes for t in members]) if len(members) > 1 else 0
@@ -163,13 +182,13 @@ def _body_of(border: Borders, live: LiveTable, root: int, size: int | None, unal
     region, reason = ARENA, ""
     for t in members:
         reason = reason or t.no_reuse
-        if t.kind is not TensorKind.FEATURE or border.is_output(t) or border.is_input(t):
+        if border.holds(t):
             region = IO if border.is_output(t) or t.kind is not TensorKind.WEIGHT else region
     if tensor.kind is TensorKind.WEIGHT:
         region = WEIGHTS
     modulus, residue = (1, 0) if unaligned else tensor_grid(tensor)
     places: dict[int | tuple[int, int], int] = {t.id: live.shift[t.id] for t in members}
-    rects = [Rect(0, size, span.first, span.last, span.labels, span.reach)]
+    rects = span_rects(span, size)
     return Body(places, rects, modulus, residue, tensor.pinned, tensor.pool, region, reason)
 
 
@@ -200,8 +219,10 @@ def _join_must(joined: BodySet, anchor: int, member: int, start: int, group: Gro
 
 
 def _without_holes(joined: BodySet) -> BodySet:
-    """Drop emptied bodies and let every body start at its lowest rectangle."""
+    """Without the bodies that joins have emptied."""
     kept = [body for body in joined.bodies if body.places]
+    if len(kept) == len(joined.bodies):
+        return joined
     of: dict[int, int] = {}
     for position, body in enumerate(kept):
         of.update((tensor, position) for tensor in body.places if isinstance(tensor, int))

@@ -14,6 +14,7 @@ from functools import lru_cache
 from operator import le
 
 from metadef.error import ContractError, Problem
+from metadef.memory.flow import Runs, live_runs
 from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
 
 Labels = tuple[str, ...]
@@ -29,7 +30,8 @@ class Span:
     """Life of one tensor: ``first`` and ``last`` step, the steps that touch it, and whether a loop carries it.
 
     ``reach`` says where on every stream it is touched (several streams only). ``labels`` are the branches of its
-    writers (empty: it always exists). ``written`` says whether a step writes it.
+    writers (empty: it always exists). ``written`` says whether a step writes it. ``runs`` are the stretches of that
+    life that paths through branches and loops leave (empty: all of it).
     """
 
     first: int
@@ -38,6 +40,7 @@ class Span:
     reach: Reach = NOWHERE
     carried: bool = False
     written: bool = True
+    runs: Runs = ()
 
 
 @dataclass
@@ -126,8 +129,11 @@ def live_table(schedule: Schedule) -> LiveTable:
     parents = {base[group.parent] for group in schedule.groups if group.parent >= 0}
     base_spans = {}
     for root in (t for t in tensors if base[t] == t):
-        family = [root, *views_of.get(root, ())]
         whole = own[root]
+        if root not in views_of and root not in parents:
+            base_spans[root] = whole
+            continue
+        family = [root, *views_of.get(root, ())]
         if len(family) > 1:
             read, written = (sorted(s for t in family for s in table.get(t, ())) for table in (reads, writes))
             whole = _span(steps, border, tensors[root], read, written, end, loops, order)
@@ -141,7 +147,17 @@ def live_table(schedule: Schedule) -> LiveTable:
         base_spans[root] = whole
     for group in schedule.groups:
         _extend_group(group, base, base_spans, own)
+    if order.linear and any(step.jumps for step in schedule.steps):
+        grouped = {base[t] for group in schedule.groups for t in (group.parent, *group.members) if t >= 0}
+        for root, runs in live_runs(schedule, base).items():
+            if root not in grouped and _follows_paths(border, tensors[root], base_spans[root]):
+                base_spans[root].runs, base_spans[root].labels = runs, ()
     return LiveTable(tensors, end, order, base, shift, own, base_spans, views_of)
+
+
+def _follows_paths(border: Borders, tensor: ScheduleTensor, span: Span) -> bool:
+    """Whether a tensor lives only where paths of the schedule want it, which border and wishes do not extend."""
+    return span.written and not (border.holds(tensor) or tensor.no_reuse or tensor.branch)
 
 
 class Borders:
@@ -149,6 +165,10 @@ class Borders:
 
     def __init__(self, schedule: Schedule) -> None:
         self._inputs, self._outputs = frozenset(schedule.inputs), frozenset(schedule.outputs)
+
+    def holds(self, tensor: ScheduleTensor) -> bool:
+        """Whether a tensor is one of either."""
+        return tensor.kind is not TensorKind.FEATURE or tensor.id in self._inputs or tensor.id in self._outputs
 
     def is_input(self, tensor: ScheduleTensor) -> bool:
         return tensor.kind is TensorKind.INPUT or tensor.kind is TensorKind.WEIGHT or tensor.id in self._inputs
@@ -231,13 +251,14 @@ def _checked_tensors(schedule: Schedule) -> dict[int, ScheduleTensor]:
     problems = []
     if len(tensors) != len(schedule.tensors):
         problems.append(Problem("two tensors of the schedule have one id", node=schedule.name))
+    known = {None, *tensors}
     for index, step in enumerate(schedule.steps):
         if step.id != index:
             problems.append(
                 Problem("step id is not its position", node=step.name, expected=str(index), got=str(step.id))
             )
-        unknown = [t for t in (*step.reads, *step.writes) if t is not None and t not in tensors]
-        if unknown:
+        if not known.issuperset(step.reads) or not known.issuperset(step.writes):
+            unknown = [t for t in (*step.reads, *step.writes) if t is not None and t not in tensors]
             problems.append(Problem(f"step touches unknown tensors {unknown}", node=step.name))
     related = [t for view in schedule.views for t in (view.tensor, view.base)]
     related += [t for group in schedule.groups for t in (group.parent, *group.members) if t != -1]
@@ -255,6 +276,9 @@ def _view_bases(schedule: Schedule, tensors: Iterable[int]) -> tuple[dict[int, i
     base: dict[int, int] = {}
     shift: dict[int, int] = {}
     for tensor in tensors:
+        if tensor not in parents:
+            base[tensor], shift[tensor] = tensor, 0
+            continue
         root, offset, seen = tensor, 0, {tensor}
         while root in parents:
             offset += parents[root].offset_bytes
@@ -270,11 +294,12 @@ def _accesses(schedule: Schedule) -> tuple[dict[int, list[int]], dict[int, list[
     reads: dict[int, list[int]] = {}
     writes: dict[int, list[int]] = {}
     for step in schedule.steps:
-        for tensor in step.reads:
-            if tensor is not None:
-                reads.setdefault(tensor, []).append(step.id)
-        for tensor in step.writes:
-            writes.setdefault(tensor, []).append(step.id)
+        for table, tensors in ((reads, step.reads), (writes, step.writes)):
+            for tensor in tensors:
+                if tensor in table:
+                    table[tensor].append(step.id)
+                elif tensor is not None:
+                    table[tensor] = [step.id]
     return reads, writes
 
 
@@ -288,17 +313,17 @@ def _span(
     loops: list[tuple[int, int]],
     order: StepOrder,
 ) -> Span:
-    span = Span(0, 0, written=bool(writes))
-    if writes and (not reads or writes[0] < reads[0]):
-        span.first = writes[0]  # a value read before any step has written it must be there from the start
-    if reads or writes:
-        span.last = max(reads[-1] if reads else 0, writes[-1] if writes else 0)
+    # A value read before any step has written it must be there from the start.
+    first = writes[0] if writes and (not reads or writes[0] < reads[0]) else 0
+    last = reads[-1] if reads and (not writes or reads[-1] > writes[-1]) else writes[-1] if writes else 0
+    span = Span(first, last, written=bool(writes))
     if tensor.branch:
         span.labels = (tensor.branch,)
     elif labelled_steps:
         labels = {labelled_steps[step].branch for step in writes}
         span.labels = () if "" in labels else tuple(sorted(labels))
-    _fix_borders(border, tensor, span, end)
+    if tensor.no_reuse or border.holds(tensor):
+        _fix_borders(border, tensor, span, end)
     if order.linear and not loops:
         return span
     touched = sorted({*reads, *writes})
