@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -108,6 +109,28 @@ def turned_filter(weight: np.ndarray, groups: int) -> np.ndarray:
     return np.ascontiguousarray(grouped).reshape(groups * group_oc, c // groups, kh, kw)
 
 
+def grouped_filter(weight: np.ndarray) -> np.ndarray:
+    """The filter (multiplier, C, KH, KW) of a depthwise convolution as a grouped one's: (C * multiplier, 1, KH, KW)."""
+    times, channels, *window = weight.shape
+    return np.ascontiguousarray(weight.swapaxes(0, 1)).reshape(channels * times, 1, *window)
+
+
+def _infer_depthwise(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    x, weight = operand(inputs), operand(inputs, 1)
+    if len(weight.origin_shape) != 4:
+        raise InferError("a filter has four axes", code="E14001", port="filter", got=str(list(weight.origin_shape)))
+    times, channels, *window = weight.origin_shape
+    grouped = replace(weight, origin_shape=(channels * times, 1, *window))
+    return _infer_conv([x, grouped, *inputs[2:]], {**attrs, "groups": channels})
+
+
+def depthwise_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    """The grouped convolution that it is."""
+    weight = array(inputs, 1)
+    operands = [inputs[0], grouped_filter(weight), *inputs[2:]]
+    return conv2d_reference(operands, {**attrs, "groups": weight.shape[1]})
+
+
 def conv2d_transpose_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
     """The convolution that it amounts to, over x with zeros between its pixels."""
     x, weight = array(inputs, 0), array(inputs, 1)
@@ -182,6 +205,24 @@ register(
         cost=CostClass.CONV,
         doc="2-D convolution, y = x * filter + bias. x (N, C, H, W), filter (OC, C / groups, KH, KW), bias (OC,); "
         "pads are (top, bottom, left, right); groups = C is a depthwise convolution. int8 operands give int32 sums.",
+    )
+)
+register(
+    OpDef(
+        "DepthwiseConv2D",
+        inputs=(
+            Port("x", MULTIPLIED, type_var="T"),
+            Port("filter", MULTIPLIED, type_var="T"),
+            optional("bias", SUMMED),
+        ),
+        outputs=_RESULT,
+        attrs=(window_attr("strides"), PADS, window_attr("dilations", (1, 1, 1, 1)), DATA_FORMAT),
+        infer=_infer_depthwise,
+        reference=depthwise_reference,
+        formats=FormatRule.CONV,
+        cost=CostClass.CONV,
+        doc="2-D convolution of every channel by filters of its own: x (N, C, H, W), filter (multiplier, C, KH, KW), "
+        "bias (C * multiplier,). The compiler makes a grouped Conv2D of it.",
     )
 )
 register(

@@ -15,6 +15,7 @@ from metadef.passes.cleanup import (
     RemoveNeutral,
 )
 from metadef.passes.control import ControlCopyPass
+from metadef.passes.depthwise import GroupDepthwise
 from metadef.passes.graph_fusion import (
     CONVOLUTIONS,
     FoldBatchNorm,
@@ -68,6 +69,7 @@ _ACTIVATIONS = VECTOR_ACTIVATIONS - CLIPS
 
 PIPELINE: tuple[Pass, ...] = (
     # Prepare: less graph, same values.
+    RulePass("DepthwiseToConv2DPass", "one form of grouped convolutions", required=True, rules=(GroupDepthwise(),)),
     _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),
     _prepare("IdentityPass", "nodes that hand on an operand", RemoveNeutral("Identity", "ConcatD", "AccumulateNV2")),
     _prepare("UnchangedTransposeRemovePass", "transposes that move nothing", RemoveNeutral("TransposeD")),

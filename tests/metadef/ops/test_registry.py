@@ -30,6 +30,7 @@ WINDOW = {"ksize": (1, 1, 3, 2), "strides": (1, 1, 2, 1), "pads": (1, 0, 1, 1)}
 BOOL = np.array([[True, False, True], [False, False, True]])
 SUMS = np.arange(-3, 3, dtype=np.int32)
 SAMPLES: dict[str, Sample] = {
+    "DepthwiseConv2D": Sample(((2, 4, 7, 6), (2, 4, 3, 2), (8,)), {"strides": (1, 1, 2, 1), "pads": (1, 0, 2, 1)}),
     "ShuffleChannel": Sample(((2, 6, 3, 5),), {"group": 3}),
     "ResizeBilinearV2D": Sample(((2, 3, 4, 5),), {"size": (7, 3), "half_pixel_centers": True}),
     "AccumulateNV2": Sample(((2, 3, 5), (5,), (3, 1))),
