@@ -5,6 +5,7 @@ First step of ``npusim plan``: a file becomes a Schedule, whichever way leads th
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,9 +46,9 @@ def load_schedule(
     head = _head(path)
     if head is not None:
         if _is_csv(head):
-            from metadef.memory.cases import schedule_from_csv
+            from metadef.memory.cases import load_csv
 
-            return PlanSource("case", schedule_from_csv(path.read_text(encoding="utf-8"), path.stem))
+            return PlanSource("case", load_csv(path))
         from metadef.frontend.ge import probe_form
 
         form = probe_form(head)
@@ -72,7 +73,7 @@ def _head(path: Path) -> bytes | None:
 
 
 def _is_csv(head: bytes) -> bool:
-    columns = [item.strip() for item in head.partition(b"\n")[0].split(b",")]
+    columns = [item.strip() for item in head.removeprefix(BOM_UTF8).partition(b"\n")[0].split(b",")]
     return b"lower" in columns and b"upper" in columns
 
 

@@ -25,6 +25,9 @@ CASE_KEYS = (
     "name", "why", "tensors", "contiguous", "capacity", "expect", "optimum", "one_optimal_assignment",
     "live_set_no_sharing", "verified_by", "size_greedy_first_fit_peak",
 )  # fmt: skip
+MOST_STEPS, MOST_BYTES = 5_000_000, 1 << 50
+"""What a JSON time line, whose every instant is a step, and one size, alignment or offset may be at most."""
+
 CSV_COLUMNS = ("id", "lower", "upper", "size", "alignment", "offset")
 
 
@@ -44,17 +47,26 @@ def load_case(path: str | Path) -> PlannerCase:
         UsageError: no such file, not JSON or CSV of the known forms, or lifetimes and references that make no sense.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the planner case {path}: {error}", code="E13001") from error
     if path.suffix.lower() == ".csv":
-        return PlannerCase(schedule_from_csv(text, path.stem), None, {})
+        return PlannerCase(load_csv(path), None, {})
+    text = _text_of(path)
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"planner case {path} is no JSON: {error}", code="E10032") from error
     return case_from_json(fields, path.stem)
+
+
+def load_csv(path: Path) -> Schedule:
+    """The schedule of a CSV file, whatever its suffix. Raises UsageError as :func:`schedule_from_csv`."""
+    return schedule_from_csv(_text_of(path), path.stem)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the planner case {path}: {error}", code="E13001") from error
 
 
 def case_from_json(fields: Mapping[str, Any], name: str = "case") -> PlannerCase:
@@ -76,13 +88,13 @@ def case_from_json(fields: Mapping[str, Any], name: str = "case") -> PlannerCase
         )
     for entry in entries:
         problems += _tensor_faults(entry, ids)
-    for group in fields.get("contiguous", ()):
-        unknown = [
-            str(t) for t in (*group.get("members", ()), *filter(None, [group.get("parent")])) if str(t) not in ids
-        ]
-        problems += [Problem(f"a contiguous group names unknown tensor '{t}'", hint=suggest(t, ids)) for t in unknown]
+    problems += _shape_faults(fields, ids)
+    end = max((e["upper"] for e in entries if isinstance(e, dict) and _is_whole(e.get("upper"))), default=0)
+    if end > MOST_STEPS:
+        hint = "give times as step numbers, or the case as CSV, whose times may be sparse"
+        problems.append(Problem("the time line is too long", expected=f"at most {MOST_STEPS}", got=str(end), hint=hint))
     if problems:
-        raise UsageError(problems)
+        raise UsageError(problems[:20])
     spans = [(int(entry["lower"]), int(entry["upper"])) for entry in entries]
     schedule = _timeline(str(fields.get("name", name)), [_tensor(i, entry) for i, entry in enumerate(entries)], spans)
     for number, entry in enumerate(entries):
@@ -113,6 +125,7 @@ def schedule_from_csv(text: str, name: str = "case") -> Schedule:
         raise UsageError(f"unknown column '{unknown[0]}' in the CSV case", hint=suggest(unknown[0], CSV_COLUMNS))
     entries: list[dict[str, Any]] = []
     problems = []
+    seen: set[str] = set()
     for row in rows:
         entry: dict[str, Any] = {"id": (row["id"] or "").strip(), "align": 1}
         try:
@@ -126,6 +139,10 @@ def schedule_from_csv(text: str, name: str = "case") -> Schedule:
             )
             continue
         problems += _tensor_faults(entry, {})
+        if None in row or entry["id"] in seen:
+            why = "has more fields than columns" if None in row else f"repeats the id '{entry['id']}'"
+            problems.append(Problem(f"line {rows.line_num} {why}"))
+        seen.add(entry["id"])
         entries.append(entry)
     if problems:
         raise UsageError(problems[:20])
@@ -138,16 +155,26 @@ def schedule_from_csv(text: str, name: str = "case") -> Schedule:
 
 
 def _tensor_faults(entry: Any, ids: Mapping[str, int]) -> list[Problem]:
-    if not isinstance(entry, dict) or any(not isinstance(entry.get(key), int) for key in ("lower", "upper", "size")):
+    if not isinstance(entry, dict) or not all(_is_whole(entry.get(key)) for key in ("lower", "upper", "size")):
         return [Problem("a tensor needs whole numbers lower, upper and size", got=str(entry)[:80])]
-    name = str(entry.get("id"))
+    if entry.get("id") in (None, ""):
+        return [Problem("a tensor needs an id", got=str(entry)[:80])]
+    name = str(entry["id"])
     faults = [
         Problem(f"unknown key '{key}'", node=name, hint=suggest(key, TENSOR_KEYS))
         for key in entry
         if key not in TENSOR_KEYS
     ]
-    if entry["size"] < 0 or entry["lower"] < 0 or int(entry.get("align", 1)) < 1:
-        faults.append(Problem("sizes and times are not negative, alignments are at least 1", node=name))
+    for key, least in (("size", 0), ("lower", 0), ("align", 1), ("offset", 0), ("residue", 0)):
+        value = entry.get(key, least)
+        if key == "offset" and value is None:
+            continue
+        if not _is_whole(value) or not least <= value <= MOST_BYTES:
+            expected = f"a whole number from {least} to {MOST_BYTES}"
+            faults.append(Problem(f"'{key}' cannot be", node=name, expected=expected, got=str(value)[:80]))
+    branch = entry.get("branch")
+    if branch and not (isinstance(branch, list) and len(branch) == 2):
+        faults.append(Problem("a branch is a list of condition and side", node=name, got=str(branch)[:80]))
     if entry["upper"] < entry["lower"] + (entry["size"] > 0):
         faults.append(
             Problem(
@@ -161,6 +188,31 @@ def _tensor_faults(entry: Any, ids: Mapping[str, int]) -> list[Problem]:
     if source is not None and str(source) not in ids:
         faults.append(Problem(f"inplace_of names unknown tensor '{source}'", node=name, hint=suggest(str(source), ids)))
     return faults
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shape_faults(fields: Mapping[str, Any], ids: Mapping[str, int]) -> list[Problem]:
+    """What is wrong with a case beside its tensors: groups and capacity."""
+    problems = []
+    groups = fields.get("contiguous", ())
+    for group in groups if isinstance(groups, list | tuple) else [groups]:
+        members = group.get("members") if isinstance(group, dict) else None
+        if not isinstance(members, list) or not members or not _is_whole(group.get("pad_to", 1)):
+            problems.append(
+                Problem("a contiguous group needs a list 'members' and a whole 'pad_to'", got=str(group)[:80])
+            )
+            continue
+        unknown = [str(t) for t in (*members, *filter(None, [group.get("parent")])) if str(t) not in ids]
+        problems += [Problem(f"a contiguous group names unknown tensor '{t}'", hint=suggest(t, ids)) for t in unknown]
+    capacity = fields.get("capacity")
+    if capacity is not None and (not _is_whole(capacity) or capacity < 1):
+        problems.append(
+            Problem("'capacity' cannot be", expected="a whole number of bytes, at least 1", got=str(capacity))
+        )
+    return problems
 
 
 def _tensor(number: int, entry: Mapping[str, Any]) -> ScheduleTensor:

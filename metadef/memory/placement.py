@@ -113,19 +113,20 @@ def _suspects(schedule: Schedule, rows: Sequence[PlanRow], plan: MemoryPlan, fac
     room = np.array([_region_bytes(plan, name, pool) for name, pool in known] or [0], np.int64)
     bad = (payload != facts.payload) | (slot < facts.sizes) | (offset < 0)
     bad |= (facts.sizes > 0) & (offset + facts.sizes > room[region])
-    bad |= [row.pool != tensor.pool for row, tensor in zip(rows, tensors)]
-    bad |= [
-        tensor.pinned is not None and tensor.pinned != row.offset and row.region == "arena"
-        for row, tensor in zip(rows, tensors)
+    expected = [_expected_region(tensor, facts) for tensor in tensors]
+    odd = [
+        row.pool != tensor.pool
+        or row.region != name
+        or (tensor.pinned is not None and tensor.pinned != row.offset and row.region == "arena")
+        for row, tensor, name in zip(rows, tensors, expected)
     ]
+    bad |= np.array(odd, np.bool_)
     residue = np.array([tensor.residue for tensor in tensors], np.int64)
     grid = np.maximum(np.array([tensor.alignment for tensor in tensors], np.int64), np.where(residue, SLOT_BYTES, 1))
     free = np.array([tensor.id in facts.free for tensor in tensors], np.bool_)
     bad |= ~free & ((offset - residue) % grid != 0)
     bad |= np.array([row.first for row in rows], np.int64) > facts.first
     bad |= np.array([row.last for row in rows], np.int64) < facts.last
-    expected = [_expected_region(tensor, facts) for tensor in tensors]
-    bad |= [row.region != name for row, name in zip(rows, expected)]
     found: list[int] = np.flatnonzero(bad).tolist()
     return found
 

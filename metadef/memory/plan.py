@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PlanRow:
     """A placed tensor (``tensor`` >= 0) or workspace (``tensor`` == -1, then ``step`` and ``workspace`` name it).
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise, permutations, product
+from itertools import accumulate, compress, pairwise, permutations, product
+from operator import add
 from typing import TYPE_CHECKING
 
 from metadef.memory.bodies import Body, LegalPair, Rect, rects_meet
@@ -76,7 +77,8 @@ class Problem:
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Bytes a placement takes."""
-        return max((offset + extent for offset, extent in zip(offsets, self.extents) if extent), default=0)
+        tops = map(add, compress(offsets, self.extents), filter(None, self.extents))
+        return max(tops, default=0)
 
     def overlaps(self, offsets: Sequence[int]) -> tuple[int, int] | None:
         """The first pair of bodies that a placement lets overlap, or None."""
@@ -206,5 +208,5 @@ def _best_saving(pairs: list[LegalPair]) -> int:
 
 def lower_bound(bodies: Sequence[Body], live_set: int) -> int:
     """No placement is smaller: the live set, the tallest body, the top of a pinned one (bytes)."""
-    tops = [(body.pinned if body.pinned is not None else body.up(0)) + body.extent for body in bodies if body.extent]
+    tops = [(body.residue if body.pinned is None else body.pinned) + size for body in bodies if (size := body.extent)]
     return max([live_set, *tops])

@@ -5,7 +5,7 @@ Last step of planning: (Schedule, MemoryPlan) -> plain values that the command l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,7 @@ def plan_to_json(schedule: Schedule, plan: MemoryPlan) -> dict[str, Any]:
     the three numbers are sums, ``pools`` has each pool's own, and offsets count from the start of the pool.
     """
     timeline = memory_timeline(schedule, plan)
+    names = {tensor.id: tensor.name for tensor in schedule.tensors}
     regions = ("arena", "io")
     rows = sorted((row for row in plan.rows if row.region in regions), key=lambda row: regions.index(row.region))
     return {
@@ -128,11 +129,11 @@ def plan_to_json(schedule: Schedule, plan: MemoryPlan) -> dict[str, Any]:
         "peak_step_name": schedule.steps[timeline.peak_step].name if schedule.steps else "",
         "peak_tensors": timeline.peak_tensors,
         "live_bytes": timeline.live_bytes,
-        "tensors": [_json_row(schedule, row) for row in rows],
+        "tensors": [_json_row(names, row) for row in rows],
     }
 
 
-def _json_row(schedule: Schedule, row: PlanRow) -> dict[str, Any]:
+def _json_row(names: Mapping[int, str], row: PlanRow) -> dict[str, Any]:
     return {
         "id": row.name,
         "offset": row.offset,
@@ -143,7 +144,7 @@ def _json_row(schedule: Schedule, row: PlanRow) -> dict[str, Any]:
         "region": row.region,
         "payload": row.payload_bytes,
         "kind": "workspace" if row.tensor < 0 else "tensor",
-        "alias_of": next((t.name for t in schedule.tensors if t.id == row.alias_of), "") if row.alias_of >= 0 else "",
+        "alias_of": names.get(row.alias_of, ""),
         "alias_kind": row.alias_kind,
         "no_reuse": row.no_reuse,
     }

@@ -22,7 +22,8 @@ def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mappi
     regions: dict[int | tuple[int, int], str] = {}
     slots = bodies.slots
     for body in bodies.bodies:
-        regions.update(dict.fromkeys(body.places, body.region))
+        for key in body.places:
+            regions[key] = body.region
     for region in sizes:
         problem = Problem([body for body in bodies.bodies if body.region == region], live.order)
         packed = pack_in_order(problem)

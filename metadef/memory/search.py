@@ -30,10 +30,11 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
 QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
-RAISED_ORDERS = (heuristics.by_breadth, heuristics.by_size, heuristics.by_birth)
-RAISE_SHARE, RAISE_VISITS_PER_S = 0.1, 90_000_000
-"""For each of these orders and each of two choices of in-place pairs of a large pool: share of the budget, compiled
-visits in a second."""
+RAISED_ORDERS = ((heuristics.by_breadth, 16_000_000), (heuristics.by_area, 5_000_000), (heuristics.by_size, 5_000_000))
+"""Orders to start from in a large pool, and the conflicts that repairs may visit in a second of budget."""
+
+LATER_CHOICES = 4
+"""The second and third choice of in-place pairs get this part of it."""
 
 SMALL_BODIES = 40
 """Pools of at most so many bodies are searched by relations."""
@@ -111,15 +112,13 @@ class _Search:
         """Quick planners on every choice of in-place pairs, relations for small pools, hill climb, exact search."""
         ranked: list[tuple[int, Problem, list[LegalPair]]] = []
         for problem, taken in self._variants():
-            planners = (self.wish.method,) if self.wish.method in PLANNERS else QUICK
-            peaks = []
-            for name in planners:
-                peaks.append(self._offer(problem, taken, PLANNERS[name](problem), name))
-                if self.found.optimal:
-                    return
-            if self._done():
+            if problem.large and self.wish.method not in PLANNERS:
+                peak = self._raise(problem, taken, bool(ranked))
+            else:
+                peak = self._quick(problem, taken)
+            if self.found.optimal or self._done():
                 return
-            ranked.append((min(peaks), problem, taken))
+            ranked.append((peak, problem, taken))
         hopeless = not self.wish.minimise and self.wish.capacity is not None and self.found.lower > self.wish.capacity
         if self.wish.method in PLANNERS or hopeless:
             return
@@ -127,7 +126,7 @@ class _Search:
         if self.wish.method != "hill-climb":
             self._by_relations()
         for _, problem, taken in ranked[:2] if self.wish.method != "exact" else ():
-            if not self._done():
+            if not self._done() and not problem.large:
                 self._climb(problem, taken)
         for _, problem, taken in ranked if self.wish.method != "hill-climb" else ():
             if not self._done() and not self.found.optimal and problem.order.linear:
@@ -159,18 +158,32 @@ class _Search:
                 yield Problem(bodies, order, times), taken
         yield self.plain, []
 
+    def _quick(self, problem: Problem, taken: list[LegalPair]) -> int:
+        """The quick planners, or the one that was asked for, up to a proved optimum; the best peak."""
+        peaks = []
+        for name in (self.wish.method,) if self.wish.method in PLANNERS else QUICK:
+            peaks.append(self._offer(problem, taken, PLANNERS[name](problem), name))
+            if self.found.optimal:
+                break
+        return min(peaks)
+
+    def _raise(self, problem: Problem, taken: list[LegalPair], again: bool) -> int:
+        """A large pool: first fit in several orders, each with its share of repairs; the best peak."""
+        assert problem.large is not None
+        peaks = []
+        for order, visits in RAISED_ORDERS:
+            share = int(self.wish.budget_s * visits / (LATER_CHOICES if again else 1))
+            offsets = problem.large.raise_misfits(order(problem), self.goal, share)
+            peaks.append(self._offer(problem, taken, offsets, "raise-misfits"))
+            if self.found.optimal or self._done():
+                break
+        return min(peaks)
+
     def _climb(self, problem: Problem, taken: list[LegalPair]) -> None:
         """Half of the hill climb's share for one problem."""
         budget_s = self.wish.budget_s / 2
         if self.wish.method == "best" and problem.order.linear:
             budget_s = min(budget_s * SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S)
-        if problem.large:
-            visits = int(self.wish.budget_s * RAISE_SHARE * RAISE_VISITS_PER_S)
-            for order in RAISED_ORDERS:
-                if not self._done():
-                    found = problem.large.raise_misfits(order(problem), self.goal, visits)
-                    self._offer(problem, taken, found, "raise-misfits")
-            return
         visits = problem.entries + 4 * len(problem)
         tries = min(int(budget_s * VISITS_PER_S / max(visits, 1)), MOST_TRIES)
         start = heuristics.by_size(problem)

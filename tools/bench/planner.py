@@ -1,86 +1,88 @@
-"""Planner on known instances: peak against the live set, by method, with CPU seconds.
+"""The planner's promises in one run: figure, limit, ok or MISS, line by line.
 
-    python tools/bench/planner.py [minimalloc] [cases] [nets] [scale] [minimise] [--data DIR]
+    python tools/bench/planner.py [minimalloc] [minimise] [cases] [nets] [oracles] [fuzz] [scale] [methods] [--data DIR]
 
-`minimalloc` is the challenging suite at its nominal capacity (1048576 bytes), `cases` the proved JSON instances, `nets`
-the light models that come with onnx with and without in-place, `scale` generated graphs, `minimise` the two instances
-whose capacity is slack. Ratios are peak / largest live set. The search is compiled before the clock starts; every plan
-but those of `scale` passes the checker outside the clock.
+`minimalloc` is the challenging suite at its nominal capacity (1048576 bytes), `minimise` the two instances whose
+capacity is slack, `cases` the proved JSON instances, `nets` the light models that come with onnx with and without
+in-place, `oracles` GE's dumps planned anew, `fuzz` small random schedules against CP-SAT (interleaved, both timed),
+`scale` generated schedules of every shape (plan and check), `methods` the quick planners on the suite. Seconds are CPU
+seconds; the search is compiled before the clock starts; every plan passes the checker. Exit code 1 where one misses.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from metadef.error import PlanError  # noqa: E402
+from metadef.frontend.ge import load_ge  # noqa: E402
 from metadef.memory import MemoryPlan, check_plan, plan_memory  # noqa: E402
 from metadef.memory.cases import load_case, schedule_from_csv  # noqa: E402
-from metadef.schedule import Schedule, ScheduleTensor, Step  # noqa: E402
+from metadef.schedule import Schedule  # noqa: E402
 from tools.bench.light_schedules import NAMES, light_schedule  # noqa: E402
+from tools.bench.plan_shapes import SHAPES  # noqa: E402
 
 CAPACITY, MIB = 1_048_576, 1 << 20
 QUICK_METHODS = ("greedy-by-size", "greedy-by-breadth", "execution-order", "block-pool")
-SECTIONS = ("minimalloc", "cases", "nets", "scale", "minimise")
+
+missed: list[str] = []
+
+
+def verdict(name: str, figure: float, limit: float, unit: str = "", note: str = "") -> None:
+    """Print a figure beside its upper limit."""
+    holds = figure <= limit
+    if not holds:
+        missed.append(name)
+    shown, bound = (f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for v in (figure, limit))
+    print(f"{'ok' if holds else 'MISS':>4}  {name:46} {shown:>12} of {bound:>12} {unit:8} {note}", flush=True)
 
 
 def timed(schedule: Schedule, **options: object) -> tuple[MemoryPlan, float]:
     """A checked plan and the CPU seconds that planning took."""
-    plan, seconds = planned(schedule, **options)
+    start = time.process_time()
+    plan = plan_memory(schedule, **options)  # type: ignore[arg-type]
+    seconds = time.process_time() - start
     check_plan(schedule, plan)
     return plan, seconds
 
 
-def planned(schedule: Schedule, **options: object) -> tuple[MemoryPlan, float]:
-    """A plan and the CPU seconds that it took; for schedules so large that the checker would take minutes."""
-    start = time.process_time()
-    plan = plan_memory(schedule, **options)  # type: ignore[arg-type]
-    return plan, time.process_time() - start
-
-
 def warm_up() -> None:
-    """Compile the search on a problem that the quick planners do not solve."""
+    """Compile the searches, and the checker's loops, on problems that need them."""
     text = "id,lower,upper,size\n" + "".join(
         f"{i},{i * 7 % 11},{i * 7 % 11 + 5},{i * 13 % 17 + 1}\n" for i in range(60)
     )
     plan_memory(schedule_from_csv(text), method="exact", budget_s=0.01)
-    plan_memory(generated(3_000, 100))
+    for make in SHAPES.values():
+        schedule = make(2_600)
+        plan_memory(schedule, method="greedy-by-size")
+        timed(schedule)
 
 
 def minimalloc(data: Path) -> None:
-    print(
-        f"{'inst':>5} {'n':>4} {'live set':>8}",
-        *(f"{name:>17}" for name in QUICK_METHODS),
-        f"{'best':>7} {'CPU s':>6}  method",
-    )
     total = 0.0
     for file in sorted((data / "planner/minimalloc").glob("?.*.csv")):
-        schedule = load_case(file).schedule
-        quick = [timed(schedule, method=name)[0].total_size / CAPACITY for name in QUICK_METHODS]
-        plan, seconds = timed(schedule, capacity=CAPACITY)
+        plan, seconds = timed(load_case(file).schedule, capacity=CAPACITY)
         total += seconds
-        ratios = "".join(f" {ratio:17.3f}" for ratio in quick)
-        proved = " (proved)" if plan.optimal else ""
-        print(
-            f"{file.name[0]:>5} {len(schedule.tensors):4} {plan.theory_min / CAPACITY:8.4f}{ratios}"
-            f" {plan.total_size / CAPACITY:7.4f} {seconds:6.3f}  {plan.method}{proved}"
-        )
-    print(f"sum of best: {total:.2f} CPU s; ratios are peak / {CAPACITY}")
+        verdict(f"{file.name[0]} in {CAPACITY}", plan.total_size, CAPACITY, "bytes", plan.method)
+        verdict(f"{file.name[0]} time", seconds, 3.0, "CPU s")
+    verdict("suite time", total, 8.0, "CPU s")
 
 
 def minimise(data: Path) -> None:
-    for name, budget_s in (("C", 10), ("D", 30)):
+    for name, limit, budget_s in (("C", 1_039_360, 10), ("D", 1_026_048, 30)):
         schedule = load_case(data / f"planner/minimalloc/{name}.1048576.csv").schedule
         plan, seconds = timed(schedule, minimise=True, budget_s=budget_s)
         state = "proved" if plan.optimal else f"gap {plan.total_size - plan.theory_min} to {plan.theory_min}"
-        print(f"{name}: {plan.total_size} ({state}), {seconds:.1f} CPU s of {budget_s}")
+        verdict(f"{name} minimised", plan.total_size, limit, "bytes", f"{state}, {seconds:.1f} CPU s")
+        if name == "C":
+            verdict("C not proved", int(not plan.optimal), 0)
 
 
 def cases(data: Path) -> None:
@@ -97,54 +99,98 @@ def cases(data: Path) -> None:
         except PlanError as error:
             agrees = case.fields["expect"] == "infeasible"
             answer = f"refused: {error.problems[0].message}"
-        print(f"{'ok' if agrees else 'WRONG':>5} {time.process_time() - start:6.3f} s  {file.stem}: {answer}")
+        verdict(f"{file.stem}: wrong", int(not agrees), 0, "", f"{time.process_time() - start:.3f} CPU s  {answer}")
 
 
 def nets(_: Path) -> None:
-    print(
-        f"{'model':>13} {'tensors':>7} {'no reuse MiB':>12} {'peak MiB':>9} {'/ live set':>10} {'CPU s':>6}"
-        f" {'in place MiB':>12} {'/ live set':>10} {'CPU s':>6} {'in place / plain':>16}"
-    )
     for name in NAMES:
         schedule = light_schedule(name)
         plain, plain_s = timed(schedule, inplace=False)
         best, best_s = timed(schedule)
-        proved = "proved" if plain.optimal and best.optimal else "not proved"
-        print(
-            f"{name:>13} {len(schedule.tensors):7} {plain.no_reuse / MIB:12.2f} {plain.total_size / MIB:9.3f}"
-            f" {plain.total_size / plain.theory_min:10.4f} {plain_s:6.3f} {best.total_size / MIB:12.3f}"
-            f" {best.total_size / best.theory_min:10.4f} {best_s:6.3f} {best.total_size / plain.total_size:16.3f}"
-            f"  {proved}"
-        )
+        for plan, seconds, kind in ((plain, plain_s, "plain"), (best, best_s, "in place")):
+            note = "proved" if plan.optimal else "NOT PROVED"
+            verdict(f"{name} {kind}", plan.total_size, plan.theory_min, "bytes", note)
+            verdict(f"{name} {kind} time", seconds, 0.1, "CPU s")
+        limit = IN_PLACE_RATIOS.get(name, 1.0)
+        verdict(f"{name} in place / plain", best.total_size / plain.total_size, limit + 0.0005)
+
+
+IN_PLACE_RATIOS = {
+    "squeezenet": 0.623, "inception_v2": 0.625, "inception_v1": 0.723, "resnet50": 0.750, "densenet121": 0.857,
+}  # fmt: skip
+
+
+def oracles(data: Path) -> None:
+    """GE's own graphs planned anew; both memory figures of the second are exact."""
+    resnet = load_ge(data / "ge_dumps/resnet50_ge_proto_00000062_Build.txt")
+    plan, _ = timed(resnet.schedule)
+    verdict("resnet50 dump", plan.total_size, 3_614_208, "bytes", "proved" if plan.optimal else "NOT PROVED")
+    tail, _ = timed(load_ge(data / "ge_dumps/nms_tail_om.json").schedule)
+    for name, size, exact in (("arena", tail.total_size, 1_441_280), ("zero copy", tail.io_bytes, 1_604_608)):
+        verdict(f"nms_tail {name}: bytes off", abs(size - exact), 0, "bytes", f"{size:,}")
+
+
+def fuzz(_: Path) -> None:
+    """Our time and CP-SAT's on the same seeds, one after the other."""
+    from tests.metadef.memory.cpsat import optimum
+    from tests.metadef.memory.test_optimum import mixed_schedule
+
+    wrong, ours, theirs = 0, 0.0, 0.0
+    for seed in range(FUZZ_SEEDS):
+        schedule = mixed_schedule(seed)
+        start = time.process_time()
+        wanted = optimum(schedule)
+        theirs += time.process_time() - start
+        start = time.process_time()
+        try:
+            plan = plan_memory(schedule)
+            found = plan.total_size
+        except PlanError:
+            found = None
+        ours += time.process_time() - start
+        wrong += found != wanted
+    verdict(f"{FUZZ_SEEDS} seeds that differ from CP-SAT", wrong, 0, "", f"ours {ours:.1f} CPU s, CP-SAT {theirs:.1f}")
+
+
+FUZZ_SEEDS = 500
 
 
 def scale(_: Path) -> None:
-    for count, reach in ((1_000, 100), (10_000, 0), (10_000, 100), (10_000, 1_000), (100_000, 0), (100_000, 1_000)):
-        schedule = generated(count, reach)
-        quick, quick_s = planned(schedule, method="greedy-by-size")
-        best, best_s = planned(schedule)
-        print(
-            f"{count:6} tensors, long skips up to {reach:4} steps: greedy {quick.total_size / quick.theory_min:.4f} in "
-            f"{quick_s:.2f} s, best {best.total_size / best.theory_min:.4f} in {best_s:.2f} s ({best.method})"
-        )
+    for count in (10_000, 100_000):
+        for name, make in SHAPES.items():
+            schedule = make(count)
+            quick, quick_s = timed(schedule, method="greedy-by-size")
+            start = time.process_time()
+            best = plan_memory(schedule)
+            check_plan(schedule, best)
+            whole_s = time.process_time() - start
+            title = f"{count} tensors, {name}"
+            if count == 10_000:
+                verdict(f"{title}: heuristic", quick_s, 0.2, "CPU s", f"{quick.total_size / quick.theory_min:.4f}")
+                verdict(f"{title}: / live set", best.total_size / best.theory_min, 1.01, "", best.method)
+            note = f"{best.total_size / best.theory_min:.4f} of the live set"
+            verdict(f"{title}: plan and check", whole_s, 1.0 if count == 10_000 else 2.0, "CPU s", note)
 
 
-def generated(count: int, reach: int) -> Schedule:
-    """A chain of steps; one in ten also reads a tensor from up to ``reach`` steps before (0: none does)."""
-    draw = random.Random(count)
-    schedule = Schedule(f"generated{count}", "")
-    for i in range(count):
-        schedule.tensors.append(ScheduleTensor(i, f"t{i}", draw.choice((1, 2, 4, 8, 16)) * draw.randint(1, 4) * 4096))
-        reads = [i - 1] if i else []
-        if i > 1 and reach and draw.random() < 0.1:
-            reads.append(draw.randint(max(0, i - reach), i - 2))
-        schedule.steps.append(Step(i, f"s{i}", tuple(reads), (i,)))
-    return schedule
+def methods(data: Path) -> None:
+    print(f"{'inst':>5} {'live set':>8}", *(f"{name:>17}" for name in QUICK_METHODS), f"{'best':>7}")
+    for file in sorted((data / "planner/minimalloc").glob("?.*.csv")):
+        schedule = load_case(file).schedule
+        quick = [timed(schedule, method=name)[0].total_size / CAPACITY for name in QUICK_METHODS]
+        plan, _ = timed(schedule, capacity=CAPACITY)
+        ratios = "".join(f" {ratio:17.3f}" for ratio in quick)
+        print(f"{file.name[0]:>5} {plan.theory_min / CAPACITY:8.4f}{ratios} {plan.total_size / CAPACITY:7.4f}")
+
+
+SECTIONS: dict[str, Callable[[Path], None]] = {
+    "minimalloc": minimalloc, "minimise": minimise, "cases": cases, "nets": nets, "oracles": oracles, "fuzz": fuzz,
+    "scale": scale, "methods": methods,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("sections", nargs="*", default=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("sections", nargs="*", default=[*SECTIONS], metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("NPUSIM_DATA") or ROOT.parent / "shared"))
     options = parser.parse_args()
     unknown = [name for name in options.sections if name not in SECTIONS]
@@ -152,10 +198,10 @@ def main() -> None:
         parser.error(f"no section {unknown[0]}: {', '.join(SECTIONS)}")
     warm_up()
     for name in options.sections:
-        print(f"== {name}")
-        {"minimalloc": minimalloc, "cases": cases, "nets": nets, "scale": scale, "minimise": minimise}[name](
-            options.data
-        )
+        print(f"== {name}", flush=True)
+        SECTIONS[name](options.data)
+    print(f"missed: {', '.join(missed) or 'nothing'}")
+    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

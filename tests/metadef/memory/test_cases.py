@@ -99,3 +99,43 @@ def test_unreadable_files(tmp_path: Path):
     broken.write_text(json.dumps({"tensors": []})[:-1])
     with pytest.raises(UsageError, match="E10032"):
         load_case(broken)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"align": 0}, "'align' cannot be"), ({"align": None}, "'align' cannot be"), ({"size": -5}, "'size' cannot be"),
+        ({"size": 2**62}, "'size' cannot be"), ({"size": True}, "whole numbers"), ({"lower": -3}, "'lower' cannot be"),
+        ({"offset": "x"}, "'offset' cannot be"), ({"residue": -3}, "'residue' cannot be"),
+        ({"id": None}, "needs an id"),
+        ({"branch": "x"}, "condition and side"), ({"upper": 10**12}, "time line is too long"),
+    ],
+)  # fmt: skip
+def test_odd_fields_of_a_tensor_are_refused(fields: dict[str, object], message: str):
+    with pytest.raises(UsageError, match=message):
+        case_from_json({"tensors": [{"id": "a", "lower": 0, "upper": 2, "size": 100, **fields}]})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"capacity": -1}, {"capacity": "big"}, {"contiguous": [{}]}, {"contiguous": [{"members": []}]}, {"contiguous": 5}],
+)
+def test_odd_fields_of_a_case_are_refused(fields: dict[str, object]):
+    with pytest.raises(UsageError, match=r"cannot be|contiguous group"):
+        case_from_json({"tensors": [{"id": "a", "lower": 0, "upper": 2, "size": 100}], **fields})
+
+
+def test_odd_csv_files(tmp_path):
+    path = tmp_path / "case.csv"
+    path.write_text("\ufeffid,lower,upper,size\na,1,2,5\n", encoding="utf-8")
+    assert plan_memory(load_case(path).schedule).total_size == 5
+    path.write_text("id,lower,upper,size\n")
+    empty = load_case(path).schedule
+    check_plan(empty, plan_memory(empty))
+    for row, message in (("a,1,2,5\na,1,2,5\n", "repeats the id"), ("a,1,2,5,9\n", "more fields than columns")):
+        path.write_text("id,lower,upper,size\n" + row)
+        with pytest.raises(UsageError, match=message):
+            load_case(path)
+    path.write_bytes(b"id,lower,upper,size\n\xff,1,2,3\n")
+    with pytest.raises(UsageError, match="cannot read"):
+        load_case(path)

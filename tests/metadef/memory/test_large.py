@@ -15,7 +15,7 @@ from metadef.memory import problem as problem_module
 from metadef.memory.bodies import Body, Rect
 from metadef.memory.live import StepOrder
 from metadef.memory.problem import Problem, theory_min
-from tools.bench.planner import generated
+from tools.bench.plan_shapes import skips
 
 
 def random_bodies(seed: int, *, pins: bool = False) -> list[Body]:
@@ -91,5 +91,5 @@ def test_raising_gives_safe_placements_no_worse_than_first_fit(seed: int, both: 
 
 @pytest.mark.parametrize("reach", [0, 200])
 def test_a_long_chain_is_planned_in_its_live_set(reach: int):
-    plan = plan_memory(generated(2_500, reach))
+    plan = plan_memory(skips(2_500, reach))
     assert plan.optimal and plan.total_size == plan.theory_min
