@@ -8,9 +8,9 @@ from metadef.dtype import DType
 from metadef.error import UsageError, suggest
 from metadef.graph import Node
 from metadef.legalize.table import NEWEST, Entry, entries
-from metadef.op import REQUIRED, Attr, PortKind, all_op_types, get_op
+from metadef.op import REQUIRED, Attr, CostClass, PortKind, all_op_types, get_op
 from metadef.select.steps import engine_of
-from npusim.kernels.plans import PLANNERS
+from npusim.fast_types import host_types
 
 
 def coverage() -> dict[str, Any]:
@@ -45,12 +45,15 @@ def one_type(op_type: str) -> dict[str, Any]:
 def ascend_entry(op_type: str) -> dict[str, Any]:
     """One declared operator: ports, attributes, formats, engine, element types, whether a fast kernel exists."""
     opdef = get_op(op_type)
+    types = host_types(op_type)
     return {
         "type": op_type,
         "engine": engine_of(Node(op_type, op_type, (), (), {})).value,
         "formats": opdef.formats.value,
         "cost": opdef.cost.value,
-        "fast_kernel": op_type in PLANNERS,
+        "fast_kernel": bool(types.fast) and opdef.cost is not CostClass.VIEW,
+        "fast_types": [item.label for item in types.fast],
+        "twin_types": [item.label for item in types.slow],
         "inputs": [_port(item) for item in opdef.inputs],
         "outputs": [_port(item) for item in opdef.outputs],
         "attributes": [_attribute(item) for item in opdef.attrs],

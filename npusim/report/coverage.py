@@ -36,7 +36,9 @@ def print_coverage(table: Mapping[str, Any], console: Any) -> None:
         fast_mark = "yes" if entry["fast_kernel"] else ""
         shown.add_row(entry["type"], _where(entry["engine"]), entry["formats"], ports, first, fast_mark)
     console.print(shown)
-    console.print("inputs: ? optional, * any number\n")
+    console.print("inputs: ? optional, * any number")
+    slow = [f"{entry['type']} ({_types(entry['twin_types'])})" for entry in entries if entry["twin_types"]]
+    console.print(f"on the AI cores, yet by the NumPy reference here: {', '.join(slow)}\n", highlight=False)
     mapped = [f"{entry['type']}{_opsets(entry['opsets'])}" for entry in table["onnx"]]
     console.print(f"[bold]{len(mapped)} ONNX types are mapped[/bold] (all opsets, unless given):", highlight=False)
     _columns(console, mapped)
@@ -64,7 +66,8 @@ def print_type(table: Mapping[str, Any], console: Any) -> None:
             console.print(f"  in place   result {result} may take the memory of operand {source}", highlight=False)
         if entry["instructions"]:
             console.print(f"  executes   {', '.join(entry['instructions'])} a 256-byte repeat", highlight=False)
-        console.print(f"  kernel     {'fast' if entry['fast_kernel'] else 'NumPy reference'} on this host")
+        fast = f"fast for {_types(entry['fast_types'])}" if entry["fast_kernel"] else "NumPy reference"
+        console.print(f"  kernel     {fast} on this host", highlight=False)
     for entry in table["onnx"]:
         opsets = ", ".join(f"{first} to {last or 'newest'}" for first, last in entry["opsets"])
         console.print(f"[bold]{entry['type']}[/bold] ({entry['domain']}): mapped for opsets {opsets}", highlight=False)

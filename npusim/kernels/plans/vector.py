@@ -71,7 +71,7 @@ _TEMPLATES = {
     "Tanh": "tanh({0})",
 }
 ELEMENTWISE_TYPES = (*_TEMPLATES, "AccumulateNV2", "Cast", "Gelu", "Swish")
-_FLOAT_ONLY = frozenset({"Pow"})
+FLOAT_ONLY = frozenset({"Pow"})
 _SCALED = frozenset({"AscendDequant", "AscendRequant"})
 _MOST_PARAMETERS = 8
 
@@ -276,7 +276,7 @@ def _dense(address: int, element: str, shape: tuple[int, ...], onto: tuple[int, 
 
 def _check_types(site: Site, operands: Sequence[Operand]) -> None:
     types = {site.kernel.op_type, *(item.op_type for item in site.kernel.fused)}
-    if types & _FLOAT_ONLY and not all(operand.desc.dtype.is_float for operand in operands):
+    if types & FLOAT_ONLY and not all(operand.desc.dtype.is_float for operand in operands):
         raise NoFastKernel("powers of integers")
     if site.kernel.fused and not site.output().desc.dtype.is_float:
         raise NoFastKernel("a fused chain on integers")
