@@ -62,6 +62,10 @@ class Device:
         self._memory_host = self.memory.ctypes.data
         _check_operands(program)
 
+    def holds_weights_of(self, other: Device) -> bool:
+        """Whether the weights of both are the same memory."""
+        return self._weights_host == other._weights_host and self.weights.nbytes == other.weights.nbytes
+
     # -- addresses ------------------------------------------------------------------------------------------------
 
     def host_address(self, address: int) -> int:

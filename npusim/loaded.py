@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from npusim.device import Device
 from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, TRACE_FULL, Executor
 from npusim.flow import Tracer, stepwise
 from npusim.host import run_host_task
-from npusim.kernels.desc import task_table
-from npusim.kernels.plans import PlanOptions, loaded_tensors, plan_program, plan_task
+from npusim.kernels.plans import PlanOptions, loaded_tensors, plan_program, plan_task, task_table
 
 NUMERICS = ("exact", "fast")
 
@@ -54,7 +54,8 @@ class LoadedProgram:
         numerics: ``exact`` uses algorithms whose error is that of direct summation; ``fast`` allows Winograd F(4x4).
         deterministic: direct algorithms only, so that results are bit-equal on every chip.
         checked: poison unwritten memory and check every read; slow.
-        beside: a program to take turns with (another gear of the model): its memory and worker threads are used.
+        beside: a program to take turns with (another gear of the model): its memory and worker threads are used, and
+            its packed weights where both have the same weights.
         memory: device memory other than that of ``beside``.
     """
 
@@ -83,7 +84,9 @@ class LoadedProgram:
         self.device: Device = Device(program, weights, memory)
         self.threads = threads or usable_cpus()
         self.options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
-        self.plan = plan_program(self.device, self.options)
+        alike = beside is not None and beside.device.holds_weights_of(self.device)
+        self._packed: dict[object, Any] = beside._packed if beside and alike else {}
+        self.plan = plan_program(self.device, self.options, self._packed)
         self._loaded = loaded_tensors(program)
         self._executor = beside.executor if beside else Executor(self.threads)
         self._turns: _Turns = beside._turns if beside else _Turns()

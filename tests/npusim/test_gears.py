@@ -138,3 +138,11 @@ def test_an_output_that_mixes_the_batch_refuses_padding(rng: np.random.Generator
     with pytest.raises(UsageError, match="cannot be cut back"):
         session.run(None, {"x": value[:3]})
     session.close()
+
+
+def test_gears_pack_a_common_weight_once(sized: Any, rng: np.random.Generator) -> None:
+    packed = []
+    for size in (64, 48, 32):
+        sized.run(None, {"x": image(rng, 1, 3, size, size)})
+        packed.append({key: id(value) for key, value in sized.loaded._packed.items()})
+    assert packed[0] and packed[0] == packed[1] == packed[2]

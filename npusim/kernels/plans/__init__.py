@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,23 @@ from metadef.program import Program, Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
-from npusim.kernels.plans import lanes, matmul, move, pool, reduce, resize, rows, slicing, storage, transposed, vector, winograd
+from npusim.kernels.plans import (
+    lanes,
+    matmul,
+    move,
+    pool,
+    reduce,
+    resize,
+    rows,
+    slicing,
+    storage,
+    transposed,
+    vector,
+    winograd,
+)
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
-__all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task"]
+__all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task", "task_table"]
 
 PlanFunction = Callable[[Site], list[Call]]
 Jump = tuple[int, int, int]
@@ -90,8 +104,11 @@ class HostPlan:
         return tuple(call.kernel for call in self.calls[first:last])
 
 
-def plan_program(device: Device, options: PlanOptions) -> HostPlan:
-    """Plan all tasks of the device's program; kernels that are not in the store yet are compiled."""
+def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any] | None = None) -> HostPlan:
+    """Plan all tasks of the device's program; kernels that are not in the store yet are compiled.
+
+    ``packed`` holds packed weights that programs over the same weights share.
+    """
     rows: list[Call | int | Jump] = []
     first_row, python_tasks, fallbacks, late = [0], [], {}, []
     loaded = loaded_tensors(device.program)
@@ -105,7 +122,7 @@ def plan_program(device: Device, options: PlanOptions) -> HostPlan:
             rows.append(position)
             first_row.append(len(rows))
             continue
-        calls, reason = plan_task(task, device, options) if task.on_device else (None, "")
+        calls, reason = plan_task(task, device, options, packed=packed) if task.on_device else (None, "")
         if calls is None:
             python_tasks.append(position)
             rows.append(position)
@@ -148,11 +165,16 @@ def reads_loaded(task: Task, loaded: frozenset[int]) -> bool:
 
 
 def plan_task(
-    task: Task, device: Device, options: PlanOptions, loaded: frozenset[int] = frozenset()
+    task: Task,
+    device: Device,
+    options: PlanOptions,
+    loaded: frozenset[int] = frozenset(),
+    packed: dict[object, Any] | None = None,
 ) -> tuple[list[Call] | None, str]:
     """The calls of a device task and "", or None and the reason why only its twin can run it.
 
-    ``loaded`` are tensors in the arena that hold a streamed weight at this moment.
+    ``loaded`` are tensors in the arena that hold a streamed weight at this moment; ``packed`` holds packed weights that
+    programs over the same weights share.
     """
     if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
         return [], ""
@@ -160,6 +182,6 @@ def plan_task(
     if function is None:
         return None, f"no fast kernel for operator {task.kernel.op_type}"
     try:
-        return function(Site(task, device, options, loaded)), ""
+        return function(Site(task, device, options, loaded, packed)), ""
     except NoFastKernel as refusal:
         return None, str(refusal)

@@ -16,8 +16,13 @@ def plan_conv(site: Site) -> list[Call]:
     x, out, shape = site.input(0), site.output(), shape_of(site)
     if site.element(x) == "i8":
         return plan_whole_conv(site, shape)
-    bias = site.wide_constant(2) if site.has(2) else None
-    packed = pack_conv(shape, site.constant(1), bias, site.element(site.input(1)))
+    packed = site.packed(
+        ("conv", shape.c, shape.o, shape.kernel, shape.groups),
+        (1, 2),
+        lambda: pack_conv(
+            shape, site.constant(1), site.wide_constant(2) if site.has(2) else None, site.element(site.input(1))
+        ),
+    )
     dtypes = (site.element(x), site.element(out))
     return [conv2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue_of(site, site.kernel.fused))]
 

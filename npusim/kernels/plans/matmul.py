@@ -26,8 +26,7 @@ def plan_matmul(site: Site) -> list[Call]:
     bias, chain = _bias(site, g.n)
     calls: list[Call] = []
     if site.is_constant(1):
-        values = site.constant(1)
-        packed = pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
+        packed = site.packed(("matmul", g.transpose_b), (1,), lambda: _pack_constant(site, g))
     else:
         packed = _pack_running(site, g, calls)
     element, target = site.element(a), site.element(out)
@@ -41,6 +40,11 @@ def plan_matmul(site: Site) -> list[Call]:
     left = rows.t if g.transpose_a else rows
     calls.append(matmul(g.m, g.k, g.n, left, packed, result, bias, batch, epilogue_of(site, chain)))
     return calls
+
+
+def _pack_constant(site: Site, g: MatMulGeometry) -> PackedB:
+    values = site.constant(1)
+    return pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
 
 
 def _pack_running(site: Site, g: MatMulGeometry, calls: list[Call]) -> PackedB:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,9 @@ ELEMENT_NAMES = {
 }
 
 
+T = TypeVar("T")
+
+
 class NoFastKernel(Exception):
     """No fast kernel exists for this combination; the text says why, and the task runs on its twin."""
 
@@ -43,13 +47,22 @@ class PlanOptions:
 class Site:
     """A task on its device."""
 
-    def __init__(self, task: Task, device: Device, options: PlanOptions, loaded: frozenset[int] = frozenset()) -> None:
-        """``loaded`` are tensors in the arena that hold a streamed weight right now."""
+    def __init__(
+        self,
+        task: Task,
+        device: Device,
+        options: PlanOptions,
+        loaded: frozenset[int] = frozenset(),
+        packed: dict[object, Any] | None = None,
+    ) -> None:
+        """``loaded`` are tensors in the arena that hold a streamed weight right now; ``packed`` is what programs over
+        the same weights share."""
         self.task = task
         self.kernel: Kernel = task.kernel
         self.device = device
         self.options = options
         self.loaded = loaded
+        self._packed: dict[object, Any] = {} if packed is None else packed
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -121,6 +134,20 @@ class Site:
         """A constant operand in storage layout, taken as :meth:`constant` takes it."""
         operand = self._constant_operand(slot)
         return self._taken(operand, self.device.read_tensor(operand))
+
+    def packed(self, kind: object, slots: Sequence[int], make: Callable[[], T]) -> T:
+        """The packed form of constant operands, made once for all tasks and gears that want the same.
+
+        ``kind`` says what the form depends on beside the operands themselves.
+        """
+        operands = [self.input(slot) if self.has(slot) else None for slot in slots]
+        if any(item is not None and item.tensor in self.loaded for item in operands):
+            return make()
+        key = (kind, *(None if item is None else (item.address, item.desc) for item in operands))
+        if key not in self._packed:
+            self._packed[key] = make()
+        found: T = self._packed[key]
+        return found
 
     def _taken(self, operand: Operand, array: np.ndarray) -> np.ndarray:
         stored = self.device.bytes_at(operand.address, operand.payload_bytes)

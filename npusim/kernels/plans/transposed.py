@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from metadef.ops.cube import turned_filter
-from npusim.kernels.conv import Conv2D, conv2d, pack_conv
+from npusim.kernels.conv import Conv2D, PackedConv, conv2d, pack_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.move import copy
 from npusim.kernels.plans.conv import shape_of
@@ -18,14 +18,20 @@ from npusim.kernels.plans.site import Site
 def plan_transposed(site: Site) -> list[Call]:
     """Conv2DTransposeD on NC1HWC0 activations with constant filter and bias."""
     x, out, shape = site.input(0), site.output(), shape_of(site)
-    bias = site.wide_constant(2) if site.has(2) else None
-    packed = pack_conv(shape, turned_filter(site.constant(1), shape.groups), bias, site.element(site.input(1)))
+    packed = site.packed(
+        ("turned", shape.c, shape.o, shape.kernel, shape.groups), (1, 2), lambda: _packed_filter(site, shape)
+    )
     spread, spreading = _spread(site, shape)
     dtypes = (site.element(x), site.element(out))
     epilogue = epilogue_of(site, site.kernel.fused)
     call = conv2d(shape, spread.ctypes.data, packed, site.address(out), dtypes, epilogue)
     call.keep.append(spread)
     return [spreading, call]
+
+
+def _packed_filter(site: Site, shape: Conv2D) -> PackedConv:
+    bias = site.wide_constant(2) if site.has(2) else None
+    return pack_conv(shape, turned_filter(site.constant(1), shape.groups), bias, site.element(site.input(1)))
 
 
 def _spread(site: Site, shape: Conv2D) -> tuple[np.ndarray, Call]:

@@ -27,15 +27,19 @@ def plan_convolution(site: Site) -> list[Call]:
     algorithm = host_algorithm(shape_of(site), site.options) if _replaceable(site) else "direct"
     if algorithm == "direct":
         return plan_conv(site)
-    return [_call(site, packed_filter(site.wide_constant(1), algorithm, _bias(site)), "guarded", 1.0)]
+    packed = site.packed(algorithm, (1, 2), lambda: packed_filter(site.wide_constant(1), algorithm, _bias(site)))
+    return [_call(site, packed, "guarded", 1.0)]
 
 
 def _named(site: Site, m: int) -> list[Call]:
     """The device's own computation."""
     half = site.element(site.input(0)) == "f16"
     rounding = ("saturate" if site.options.saturate else "half") if half else "none"
-    planes = winograd_planes(site.stored_constant(1), site.input(1).desc)
-    return [_call(site, pack_winograd(planes, m, _bias(site)), rounding, scale_of(m, half))]
+    desc = site.input(1).desc
+    packed = site.packed(
+        ("named", m), (1, 2), lambda: pack_winograd(winograd_planes(site.stored_constant(1), desc), m, _bias(site))
+    )
+    return [_call(site, packed, rounding, scale_of(m, half))]
 
 
 def _replaceable(site: Site) -> bool:
