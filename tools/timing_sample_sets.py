@@ -120,7 +120,7 @@ _NAMES = {"fp16": "float16", "fp32": "float32"}
 
 def _vector_run(kind: str, elements: int, dtype: DType, target: Target) -> Microseconds | None:
     chain = Chain(target)
-    if "scan" in kind and kind != "scan_fp16" or kind.startswith("mcgather"):
+    if ("scan" in kind and kind != "scan_fp16") or kind.startswith("mcgather"):
         side = next((int(part) for part in kind.split("_") if part.isdigit()), 128)
         return _scan(chain, elements, side, dtype, again="no_l2" in kind)
     x = chain.value((elements,), dtype)

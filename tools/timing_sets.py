@@ -6,6 +6,7 @@ Kernels get their tiles from the compiler's own search, so a vendor's tiling cou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -17,83 +18,16 @@ from metadef.cost.run import run_stream, task_us
 from metadef.cost.streams import CoreStream, transfer
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc
-from metadef.kernel import Engine, Kernel
+from metadef.kernel import CubeTile, Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
 from metadef.target import Target
 from npusim.timing.micro import add_tiles, read_copies
 from timing_bench_sets import bench_cases, is_product
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
+from timing_instruction_sets import moves, products, vector_instructions
 from timing_profile_sets import profiled, protocol
 from timing_sample_sets import attention, copies_and_scans, sample_kernels
 from timing_vector_sets import is_expressible, profiled_vectors
-
-# -- instructions ----------------------------------------------------------------------------------------------------
-
-_PATHS = {
-    "GM_TO_UB": "GM->UB", "UB_TO_GM": "UB->GM", "GM_TO_L1": "GM->L1", "GM_TO_L1_TRANS": "GM->L1 ND2NZ",
-    "L1_TO_L0A": "L1->L0A", "L1_TO_L0B": "L1->L0B", "L1_TO_BT": "L1->BT", "L0C_TO_GM": "L0C->GM",
-    "L0C_TO_GM_TRANS": "L0C->GM NZ2ND", "GM_TO_L0A": "GM->L0A", "GM_TO_L0B": "GM->L0B", "UB_TO_UB": "UB->UB",
-}  # fmt: skip
-
-
-def moves(data: Path) -> Sample:
-    """One transfer at a time on one core. The 910B1 curve GM->UB was taken cold, the 910B3 one warm."""
-
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        path = _PATHS.get(row["path"])
-        if path is None:
-            return None
-        size = float(row["x"]) * (512 if row["x_kind"] == "repeat_512B" else 1024)
-        cold = float(row["soc"] == "910B1" and path == "GM->UB")
-        measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
-        move = transfer(target, path, cold=cold, to_memory=cold, unit_bytes=size, unit_rows=1)
-        stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), 1, 1, 1, 0)
-        return Pair(row["id"], f"{path} {size:.0f} B", measured, run_stream(stream, target, 1).cycles)
-
-    return collect(rows_of(data, "instr_mov"), predict)
-
-
-def products(data: Path) -> Sample:
-    """One mmad: streamed on 910B1, isolated on 910B3."""
-
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        m, k, n = (int(row[name]) for name in "mkn")
-        parts = -(-m // 16) * -(-k // 16) * -(-n // 16)
-        kind = "isolated" if row["soc"] == "910B3" else "streamed"
-        overhead = target.value(f"cube.{kind}_overhead_cycles")
-        return Pair(row["id"], f"mmad {m}x{k}x{n}", float(row["cycles_derived"]), parts + overhead)
-
-    return collect(rows_of(data, "instr_mmad"), predict)
-
-
-_VECTOR = {
-    "VCONV": "cast", "VECTORDUP": "dup", "VCMPVS": "compare_scalar", "VCMPV": "compare", "VSEL": "select",
-    "VCADD": "reduce_sum", "VCMAX": "reduce_max", "VCMIN": "reduce_min", "VCGADD": "block_sum", "VCGMAX": "block_max",
-    "VCGMIN": "block_min", "VCPADD": "pair_add", "VGATHERB": "gather_block", "VLRELU": "leaky_relu",
-    "VADDRELU": "add_relu", "VSHL": "shift_left", "VSHR": "shift_right", "VBRCB": "broadcast_block",
-    "VCMP": "compare", "VADDRELUCONV": "add_relu", "VSUBRELU": "add_relu", "VSUBRELUCONV": "add_relu",
-    "VMULCONV": "mul", "VMADDRELU": "madd", "VCONVDEQ": "cast", "VCONVVDEQ": "cast",
-    "VREDUCE": "squeeze", "VMRGSORT": "merge_sort4",
-}  # fmt: skip
-_TWO_SOURCES = {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu"}
-
-
-def vector_instructions(data: Path) -> Sample:
-    """One vector instruction; two-source ones were measured with their sources in one bank group."""
-
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        name = _VECTOR.get(row["instr"], row["instr"].removeprefix("V").lower())
-        if name not in target.vector_mnemonics:
-            return None
-        measured = float(row["cycles_per_instr"] or int(row["elements"]) / float(row["elements_per_cycle"]))
-        width = 4 if "32" in row["dtypes"].split("_")[0] else 2
-        first, further = target.vector_instruction(name, width)
-        lost = target.value("vector.bank_conflict_cycles") if name in _TWO_SOURCES and further == 1 else 0
-        predicted = max(first, (further + lost) * int(row["repeat"]))
-        return Pair(row["id"], f"{name} x{row['repeat']}", measured, predicted)
-
-    return collect(rows_of(data, "instr_vec"), predict)
-
 
 # -- board runs with known tiles -------------------------------------------------------------------------------------
 
@@ -183,6 +117,17 @@ def matmul_kernel(
     return choose_cube_kernel(kernel, target, block_dim=block_dim)[0]
 
 
+def split_depth(m: int, n: int, k: int, dtype: DType, out: DType, target: Target) -> Kernel:
+    """A product of few 128 x 256 tiles whose depth is dealt to all cores, which add their sums up in memory."""
+    tiles = -(-m // 128) * -(-n // 256)
+    pieces = max(target.cube_cores // tiles, 1)
+    depth = -(-k // pieces // 32) * 32
+    part = matmul_kernel(m, n, depth, dtype, target, out=out, block_dim=tiles)
+    whole = matmul_kernel(m, n, k, dtype, target, out=out, block_dim=tiles)
+    assert isinstance(part.tile, CubeTile)
+    return replace(whole, tile=replace(part.tile, split_k=pieces), block_dim=tiles * pieces)
+
+
 def _example_cores(row: dict[str, str]) -> str:
     """Cores of the quantised product examples without a split of K: one for each of their 128 x 256 tiles."""
     if row["impl"] != "catlass_quant":
@@ -245,6 +190,8 @@ def matmuls(dtypes: tuple[str, ...]) -> Callable[[Path], Sample]:
             kernel = matmul_kernel(
                 m, n, k, dtype, target, batch=batch, out=out, turned=(turned[0], turned[1]), block_dim=cores
             )
+            if row.get("impl", "").endswith("multi_core_splitk"):
+                kernel = split_depth(m, n, k, dtype, out, target)
             us = kernel_us(kernel, target, row["form"], cold=row["form"] == "benchmark")
             return Pair(row["id"], f"{row['soc']} {batch}{m}x{n}x{k} {row['dtype']}", float(row["duration_us"]), us)
 

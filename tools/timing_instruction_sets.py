@@ -1,0 +1,131 @@
+"""Single instructions: transfers, products and vector instructions of the vendor's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from metadef.cost import engine
+from metadef.cost.run import run_stream
+from metadef.cost.streams import CoreStream, transfer
+from metadef.target import Target
+from timing_data import Pair, Sample, collect, rows_of
+
+_TABLED = {"L1_TO_FB": (15.0, 32.0)}
+"""Paths that no kernel here uses, as (start, bytes a cycle) of the table."""
+_PATHS = {
+    "GM_TO_UB": "GM->UB", "UB_TO_GM": "UB->GM", "GM_TO_L1": "GM->L1", "GM_TO_L1_TRANS": "GM->L1 ND2NZ",
+    "L1_TO_L0A": "L1->L0A", "L1_TO_L0B": "L1->L0B", "L1_TO_BT": "L1->BT", "L0C_TO_GM": "L0C->GM",
+    "L0C_TO_GM_TRANS": "L0C->GM NZ2ND", "GM_TO_L0A": "GM->L0A", "GM_TO_L0B": "GM->L0B", "UB_TO_UB": "UB->UB",
+}  # fmt: skip
+
+
+def moves(data: Path) -> Sample:
+    """One transfer at a time on one core. The 910B1 curve GM->UB was taken cold, the 910B3 one warm."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        size = float(row["x"]) * (512 if row["x_kind"] == "repeat_512B" else 1024)
+        path = _PATHS.get(row["path"])
+        if row["path"] in _TABLED:
+            start, rate = _TABLED[row["path"]]
+            measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
+            return Pair(row["id"], f"{row['path']} {size:.0f} B", measured, start + size / rate)
+        if path is None:
+            return None
+        cold = float(row["soc"] == "910B1" and path == "GM->UB")
+        measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
+        move = transfer(target, path, cold=cold, to_memory=cold, unit_bytes=size, unit_rows=1)
+        stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), 1, 1, 1, 0)
+        return Pair(row["id"], f"{path} {size:.0f} B", measured, run_stream(stream, target, 1).cycles)
+
+    rows = rows_of(data, "instr_mov")
+    sample = collect(rows, predict)
+    return _with_next(sample, rows, _next_move)
+
+
+def products(data: Path) -> Sample:
+    """One mmad: streamed on 910B1, isolated on 910B3."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        m, k, n = (int(row[name]) for name in "mkn")
+        parts = -(-m // 16) * -(-k // 16) * -(-n // 16)
+        kind = "isolated" if row["soc"] == "910B3" else "streamed"
+        overhead = target.value(f"cube.{kind}_overhead_cycles")
+        return Pair(row["id"], f"mmad {m}x{k}x{n}", float(row["cycles_derived"]), parts + overhead)
+
+    rows = rows_of(data, "instr_mmad")
+    return _with_next(collect(rows, predict), rows, _next_product)
+
+
+# -- the next generation, which is no target: its tables tell how far the form of the model carries --------------------
+
+_NEXT_MHZ = 1650
+_NEXT_PATHS = {
+    "GM_TO_L1": (140, 120), "GM_TO_UB": (218, 61), "UB_TO_GM": (279, 42), "L0C_TO_GM": (136, 93), "L1_TO_GM": (138, 93),
+    "L1_TO_L0A": (7, 256), "L1_TO_L0B": (7, 256), "L0C_TO_L1": (7, 256), "L0C_TO_UB": (7, 128), "L1_TO_UB": (7, 128),
+    "UB_TO_L1": (7, 128),
+}  # fmt: skip
+"""Paths of 950 as (least cycles, bytes a cycle): two knots a path, read off the table."""
+
+
+def _with_next(sample: Sample, rows: list[dict[str, str]], build: Callable[[dict[str, str]], Pair | None]) -> Sample:
+    """A sample with the rows of 950 added."""
+    more = [row for row in rows if row["soc"] == "950"]
+    pairs = [pair for row in more if (pair := build(row)) is not None]
+    return Sample([*sample.pairs, *pairs], sample.total + len(more))
+
+
+def _next_move(row: dict[str, str]) -> Pair | None:
+    if row["path"] not in _NEXT_PATHS:
+        return None
+    least, rate = _NEXT_PATHS[row["path"]]
+    size = float(row["x"]) * (512 if row["x_kind"] == "repeat_512B" else 1024)
+    measured = size / (float(row["bandwidth_gbps"]) * 2**30) * _NEXT_MHZ * 1e6
+    return Pair(row["id"], f"950 {row['path']} {size:.0f} B", measured, max(least, size / rate))
+
+
+def _next_product(row: dict[str, str]) -> Pair:
+    """One fractal a cycle, without a gap between instructions."""
+    m, k, n = (int(row[name]) for name in "mkn")
+    parts = -(-m // 16) * -(-k // 16) * -(-n // 16)
+    return Pair(row["id"], f"950 mmad {m}x{k}x{n}", float(row["cycles_derived"]), parts)
+
+
+# -- vector ------------------------------------------------------------------------------------------------------------
+
+_VECTOR = {
+    "VCONV": "cast", "VECTORDUP": "dup", "VCMPVS": "compare_scalar", "VCMPV": "compare", "VSEL": "select",
+    "VCADD": "reduce_sum", "VCMAX": "reduce_max", "VCMIN": "reduce_min", "VCGADD": "block_sum", "VCGMAX": "block_max",
+    "VCGMIN": "block_min", "VCPADD": "pair_add", "VGATHERB": "gather_block", "VLRELU": "leaky_relu",
+    "VADDRELU": "add_relu", "VSHL": "shift_left", "VSHR": "shift_right", "VBRCB": "broadcast_block",
+    "VCMP": "compare", "VADDRELUCONV": "add_relu", "VSUBRELU": "add_relu", "VSUBRELUCONV": "add_relu",
+    "VMULCONV": "mul", "VMADDRELU": "madd", "VCONVDEQ": "cast", "VCONVVDEQ": "cast",
+    "VREDUCE": "squeeze", "VMRGSORT": "merge_sort4",
+}  # fmt: skip
+_TWO_SOURCES = {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu"}
+
+
+def _measured_cycles(row: dict[str, str]) -> float:
+    """Cycles of one instruction; where the column holds those of a run of a thousand, a thousandth."""
+    by_rate = int(row["elements"]) / float(row["elements_per_cycle"])
+    cycles = float(row["cycles_per_instr"] or by_rate)
+    return cycles / 1000 if cycles > 500 * by_rate else cycles
+
+
+def vector_instructions(data: Path) -> Sample:
+    """One vector instruction; two-source ones were measured with their sources in one bank group."""
+
+    def predict(row: dict[str, str], target: Target) -> Pair | None:
+        name = _VECTOR.get(row["instr"], row["instr"].removeprefix("V").lower())
+        if name not in target.vector_mnemonics:
+            return None
+        measured = _measured_cycles(row)
+        width = 4 if "32" in row["dtypes"].split("_")[0] else 2
+        first, further = target.vector_instruction(name, width)
+        lost = target.value("vector.bank_conflict_cycles") if name in _TWO_SOURCES and further == 1 else 0
+        predicted = max(first, (further + lost) * int(row["repeat"]))
+        return Pair(row["id"], f"{name} x{row['repeat']}", measured, predicted)
+
+    return collect(rows_of(data, "instr_vec"), predict)
