@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from metadef.error import ModelError, Problem
-from metadef.frontend.ge_control import CALLS, CHOICES, LOOPS, ControlWriter
+from metadef.frontend.ge_control import CALLS, CHOICES, COUNTED, LOOPS, ControlWriter
 from metadef.frontend.ge_ports import PARENT_INDEX, attr_of, data_edges, edges_of, ordered_ops, port_size
 from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, Step, TensorKind, View, Workspace
 
 INPUTS = frozenset({"Data", "RefData", "AippData", "QueueData", "PlaceHolder"})
 WEIGHTS = frozenset({"Const", "Constant", "ConstPlaceHolder", "FileConstant", "Variable", "VariableV2", "VarHandleOp"})
 SINKS = frozenset({"NetOutput", "End"})
-_UNSUPPORTED = frozenset({"For"})
 _RESHAPES = frozenset(
     {"Reshape", "Squeeze", "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "ExpandDims",
      "Flatten", "FlattenV2"}
@@ -132,11 +131,8 @@ class ScheduleWriter:
                     self.new_output(frame, op, port, TensorKind.WEIGHT)
             elif op.type in SINKS:
                 self._sink(frame, op)
-            elif op.subgraph_name and op.type in CALLS | CHOICES | LOOPS:
+            elif op.type in COUNTED or (op.subgraph_name and op.type in CALLS | CHOICES | LOOPS):
                 self.control.write(frame, op)
-            elif op.type in _UNSUPPORTED:
-                self.problems.append(Problem(f"operators of type {op.type} cannot be planned", node=op.name,
-                                             hint="build with While loops, or unroll the loop"))  # fmt: skip
             else:
                 self._operator(frame, op)
 

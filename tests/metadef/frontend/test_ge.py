@@ -160,8 +160,8 @@ def test_exclusive_branches_share_memory(kind: str) -> None:
     rows = {row.name: row for row in plan.rows}
     left, right = rows["left_big"], rows["right_big"]
     assert left.offset < right.offset + right.slot_bytes and right.offset < left.offset + left.slot_bytes
-    # pre and result beside the larger branch: the smaller one costs nothing.
-    assert plan.total_size == 18432 + 2 * 2048 and plan.optimal
+    # pre, then the result in its place, beside the larger branch: the smaller one costs nothing.
+    assert plan.total_size == 18432 + 2048 and plan.optimal
     steps = {step.name: step.branch for step in found.schedule.steps}
     assert steps["left_big"] != steps["right_big"] and steps["post"] == ""
     writers = [step.name for step in found.schedule.steps if rows["choose"].tensor in step.writes]
@@ -219,6 +219,37 @@ def test_what_a_loop_carries_lives_through_it() -> None:
     # The body hands only its first value on; the second stays where it is.
     assert len(steps["loop:next"].writes) == 1
     assert rows["shrink"].last == steps["loop:next"].id
+
+
+def test_a_counted_loop_keeps_its_counter_beside_what_it_carries() -> None:
+    model = Model()
+    model.data("x", 2000, 0)
+    for number, name in enumerate(("start", "limit", "delta"), 1):
+        model.data(name, 4, number)
+    model.op("first", "Relu", ["x:0"], 2000)
+    model.op("loop", "For", ["start:0", "limit:0", "delta:0", "first:0"], 2000).subgraph_name.append("body")
+    model.op("post", "Relu", ["loop:0"], 2000)
+    model.sink(["post:0"])
+    model.graph("body")
+    model.data("number", 4, 0)
+    model.data("value", 2000, 1)
+    model.op("grow", "Tile", ["value:0", "number:0"], 9000)
+    model.op("shrink", "Reduce", ["grow:0"], 2000)
+    model.sink(["shrink:0"])
+    found = model.schedule()
+    planned(found)
+    steps = {step.name: step for step in found.schedule.steps}
+    counter = next(tensor.id for tensor in found.schedule.tensors if tensor.name == "loop:counter")
+    assert counter in steps["grow"].reads and counter in steps["loop:next"].writes
+    assert [steps[name].loop_depth for name in ("loop:enter", "loop:test", "grow", "loop:next", "post")] == [
+        0,
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert steps["loop:test"].jumps == (steps["post"].id, steps["grow"].id)
+    assert steps["loop:next"].jumps == (steps["loop:test"].id,)
 
 
 def test_calls_are_written_in_place() -> None:
