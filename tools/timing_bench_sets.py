@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metadef.error import LabError
 from metadef.target import Target
 from timing_chain import Chain
 from timing_data import Microseconds, Pair, Sample, collect, rows_of
@@ -40,13 +39,10 @@ def case_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> M
     """Microseconds of a case, or None if no recipe knows its kind."""
     case = Case.of(row, target, left_out)
     build = RECIPES.get(case.kind) or (conv_case if is_conv(case.kind) else None)
-    try:
-        if build is not None:
-            build(case)
-        elif not composed_case(case):
-            return None
-    except (IndexError, KeyError, ValueError) as error:
-        raise LabError(f"case {row['op_type']} {row['input_shapes']}: {error!r}") from error
+    if build is not None:
+        build(case)
+    elif not composed_case(case):
+        return None
     return _timed(case.chain)
 
 

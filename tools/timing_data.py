@@ -76,7 +76,7 @@ def rows_of(data: Path, name: str) -> list[dict[str, str]]:
 
 
 def collect(rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str], Target], Pair | None]) -> Sample:
-    """Pairs of all rows whose chip has a target; rows that cannot be expressed lower the coverage."""
+    """Pairs of all rows whose chip has a target; rows that cannot be expressed, or read, lower the coverage."""
     pairs, total = [], 0
     for row in rows:
         target = chip(row["soc"])
@@ -85,7 +85,7 @@ def collect(rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str], T
         total += 1
         try:
             pair = predict(row, target)
-        except LabError:
+        except (LabError, LookupError, ValueError, ArithmeticError):
             pair = None
         if pair is not None:
             pairs.append(pair)

@@ -10,7 +10,7 @@ from metadef.cost.run import bandwidth_shares, run_kernel, run_stream
 from metadef.cost.streams import MemoryState, kernel_streams
 from metadef.kernel import CubeTile, VectorTile
 from metadef.target import Target, load_target
-from npusim.timing.micro import add_tiles, matmul, read_copies
+from npusim.timing.micro import Places, add_tiles, matmul, read_copies, repeat_cycles
 from tests.metadef.cost.samples import conv_kernel, matmul_kernel, vector_kernel
 
 B1, P3 = load_target("Ascend910B1"), load_target("Ascend310P3")
@@ -23,7 +23,7 @@ BOARD_BYTES = 12288 * 12288 * 2
 )
 def test_reads_by_all_vector_cores(rows, row_bytes, tb_s):
     run = read_copies(B1, BOARD_BYTES, rows, row_bytes, pitch=24576)
-    assert run.tb_s == pytest.approx(tb_s, rel=0.25)
+    assert run.tb_s == pytest.approx(tb_s, rel=0.15)
     assert run.core.moved["GM->UB"] * B1.vector_cores == pytest.approx(BOARD_BYTES, rel=0.01)
 
 
@@ -38,7 +38,7 @@ def test_reads_by_all_vector_cores(rows, row_bytes, tb_s):
 )
 def test_layout_loads_and_odd_rows(path, pitch, row_bytes, us):
     run = read_copies(B1, BOARD_BYTES, 64, row_bytes, pitch=pitch, path=path)
-    assert run.us == pytest.approx(us, rel=0.25)
+    assert run.us == pytest.approx(us, rel=0.15)
     assert ("MISALIGNED" in run.core.why) == (pitch % 32 != 0)
 
 
@@ -63,7 +63,47 @@ def test_additions_with_known_tiles(cores, tile_bytes, double, write_back, confl
 def test_large_matmul_reaches_the_measured_rate():
     run = matmul(B1, 8192, 8192, 8192, CubeTile(128, 256, 64, 256, split_m=8, split_n=3))
     tflops = 2 * 8192**3 / (run.cycles / B1.clock_mhz) / 1e6
-    assert tflops == pytest.approx(274, rel=0.25)
+    assert tflops == pytest.approx(274, rel=0.15)
+
+
+def test_reading_again_hits_l2_if_it_fits():
+    """302 MB four times as a whole, and in slices of 75.5 MB."""
+    once = read_copies(B1, BOARD_BYTES, 64, 2048, pitch=24576).us
+    again = read_copies(B1, BOARD_BYTES, 64, 2048, pitch=24576, cold=0.0).us
+    assert 4 * once == pytest.approx(828, rel=0.15)
+    assert once + 3 * again == pytest.approx(366, rel=0.15)
+
+
+def test_cores_that_read_the_same_lines_in_step():
+    """6 MB by all vector cores, each from the first row on or each beginning elsewhere: 539 against 329 us."""
+    free, held = (
+        read_copies(B1, 6144 * 512 * 2 * 48, 128, 128, pitch=1024, cold=0.0, readers=readers).us for readers in (1, 48)
+    )
+    assert held / free == pytest.approx(539 / 329, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("places", "ticks"),
+    [
+        (Places(0x0, 0x10100, 0x20000), 2390),
+        (Places(0x0, 0x4000, 0x10000), 4167),
+        (Places(0x0, 0x10100, 0x4000), 2389),
+        (Places(0x0, 0x10100, 0x80), 3751),
+        (Places(0x0, 0x10100, 0x10100, block_stride=0, repeat_stride=1), 3584),
+        (Places(0x0, 0x10100, 0x10100, block_stride=0, repeat_stride=8), 2389),
+    ],
+)
+def test_bank_conflicts_of_the_board(places, ticks):
+    """1000 additions of 64 repeats, in ticks of a 50 MHz counter; case 4 takes a write that overlaps a read by half."""
+    cycles = repeat_cycles(B1, places, 64) + B1.value("vector.dependent_call_cycles")
+    assert 1000 * cycles * 50 / B1.clock_mhz == pytest.approx(ticks, rel=0.15)
+
+
+def test_one_core_against_all():
+    one, all_cores = (
+        add_tiles(B1, 8192 * 8192, 8192, cores=cores, double_buffer=False).us for cores in (1, B1.vector_cores)
+    )
+    assert one / all_cores == pytest.approx(6909.6 / 306.6, rel=0.2)
 
 
 def _faster(target: Target, tmp_path, **memory: float) -> Target:
