@@ -183,7 +183,7 @@ def transfer(
         way.bytes_per_cycle, way.cold_bytes_per_cycle, cold, to_memory, residue, pitch,
         warm_odd + (odd - warm_odd) * cold, target.value("alignment.odd_request_bytes"),
         1 / target.value("alignment.off_line_rate"), unit_bytes, unit_rows, once,
-        _port_share(target, path, readers),
+        _port_share(target, path, readers) * _line_share(target, path, pitch, unit_bytes / max(unit_rows, 1.0)),
     )  # fmt: skip
     return row
 
@@ -196,6 +196,14 @@ def _port_share(target: Target, path: str, readers: float) -> float:
         return float(target.value("memory.l2_write_weight"))
     worst = target.value(f"alignment.same_line_{'l1' if 'L1' in path else 'ub'}")
     return 1 + (worst - 1) * (1 - 1 / readers)
+
+
+def _line_share(target: Target, path: str, pitch: int, row_bytes: float) -> float:
+    """How much of L2 a byte of a strided load takes: the line that a short row lies in passes whole."""
+    line = target.value("memory.l2_line_bytes")
+    if not path.startswith(("GM->UB", "GM->L1 ND2NZ")) or row_bytes >= line or pitch <= row_bytes or row_bytes <= 0:
+        return 1.0
+    return float(min(line, pitch) / row_bytes)
 
 
 # -- cube --------------------------------------------------------------------------------------------------------------
@@ -266,7 +274,7 @@ def _cube_stream(
     plan = engine.CubePlan(
         piece.batch, piece.m, piece.n, piece.k, start, view.m, tile.m0, tile.n0, tile.k0, tile.k1,
         int(by_columns), a_mode, b_mode, a_slots, b_slots, 1 + tile.double_l0, 1 + tile.double_l0c,
-        view.element_bytes, view.fractal_k, target.fractal_cycles(view.dtype),
+        view.element_bytes, view.fractal_k, view.fractal_cycles(target),
         target.value("cube.streamed_overhead_cycles"), target.value("cube.isolated_overhead_cycles"),
         target.value("cube.accumulate_barrier_fractals"), _a_rows(kernel, view), _b_rows(kernel, view),
         view.a_channels, target.c0(view.dtype), view.k, *shape, *pads,
@@ -327,34 +335,34 @@ def _cube_moves(
     b_total = view.b_share * piece.k * piece.n * view.element_bytes * b_times.get(modes[1], piece.batch) * pieces
     inner = a if _modes(view, tile, target)[0] else b
     lost = max(0.0, 1 - target.value("memory.l2_bytes") / max(inner.payload_bytes, 1))
-
-    def cold(port: int, unique: int, total: float, again: float) -> float:
-        first = min(unique / max(total, 1), 1.0)
-        return memory.cold_of(port) * first + again * (1 - first)
-
-    a_cold = cold(0, a.payload_bytes, a_total, lost if inner is a else 0.0)
-    b_cold = cold(1, b.payload_bytes, b_total, lost if inner is b else 0.0)
+    a_again, b_again = (lost if inner is operand else 0.0 for operand in (a, b))
+    a_cold = _missing(memory, 0, a.payload_bytes / max(a_total, 1), a_again)
+    b_cold = _missing(memory, 1, b.payload_bytes / max(b_total, 1), b_again)
+    # A line on its way from memory is waited for by every core that asks for it, though it moves once.
+    a_wait = max(a_cold, _missing(memory, 0, 1 if modes[0] else 1 / ceil_div(piece.n, tile.n0), a_again))
+    b_wait = max(b_cold, _missing(memory, 1, 1 if modes[1] else 1 / ceil_div(piece.m, tile.m0), b_again))
     window = view.window
     a_pitch = _pitch(a) if window is None else window.h * window.w * (a.c0 or 1) * view.element_bytes
     out_path = ("L0C->GM NZ2ND" if view.plain_out else "L0C->GM") if target.has_fixpipe else "UB->GM"
     out_rows = engine.ROWS_M if view.plain_out else engine.ROWS_N_BLOCKS
     out_pitch = _pitch(result) if view.plain_out else view.m * (result.c0 or 1) * view.out_bytes
     extra = next((item.operand for item in kernel.fused if item.operand is not None), 0)
+    # The fixpipe stores parts of lines, which are fetched first.
+    stored = memory.write_back * (target.value("memory.fixpipe_line_moves") if target.has_fixpipe else 1)
     out = transfer(
-        target, out_path, to_memory=memory.write_back, residue=memory.out_residue(0), pitch=out_pitch,
-        unit_rows=out_rows,
-    )  # fmt: skip
+        target, out_path, to_memory=stored, residue=memory.out_residue(0), pitch=out_pitch, unit_rows=out_rows
+    )
     if target.has_fixpipe:
         out[engine.T_COLD_RATE] = target.path(out_path).sustained_bytes_per_cycle
     bias_path = "GM->L1" if target.has_fixpipe else "GM->UB"
     extra_cold = memory.cold_of(extra)
     return np.stack([
         transfer(
-            target, view.a_path, cold=a_cold, to_memory=a_cold, residue=memory.in_residue(0), pitch=a_pitch,
+            target, view.a_path, cold=a_wait, to_memory=a_cold, residue=memory.in_residue(0), pitch=a_pitch,
             readers=tile.split_n,
         ),
         transfer(
-            target, view.b_path, cold=b_cold, to_memory=b_cold, residue=memory.in_residue(1), pitch=_pitch(b),
+            target, view.b_path, cold=b_wait, to_memory=b_cold, residue=memory.in_residue(1), pitch=_pitch(b),
             readers=tile.split_m * (tile.split_batch if view.shared_b else 1),
         ),
         out,
@@ -363,6 +371,12 @@ def _cube_moves(
             target, "GM->UB", cold=extra_cold, to_memory=extra_cold, residue=memory.in_residue(extra), pitch=out_pitch
         ),
     ])  # fmt: skip
+
+
+def _missing(memory: MemoryState, port: int, first: float, again: float) -> float:
+    """Share of an operand's loads that miss L2: the ``first`` touch as the task finds it, ``again`` of the others."""
+    first = min(first, 1.0)
+    return memory.cold_of(port) * first + again * (1 - first)
 
 
 def _pitch(desc: Any) -> int:
