@@ -31,8 +31,8 @@ EVEN_UNITS = 4
 """Units a core from which on one more or less hardly matters."""
 _REDUCTION_CALLS = 5
 _FRACTAL_COPY_CYCLES = 6
-"""Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5). Bytes have no
-copy of strided blocks: each piece of 32 takes as long (910B, weights of 8 bits to NZ)."""
+"""Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5). Bytes have
+no copy of strided blocks: each piece of 32 takes as long (910B, weights of 8 bits to NZ)."""
 _TAP_BLOCK_CYCLES = 24
 """Cycles of moving one block of sixteen between a filter's plain layout and FRACTAL_Z."""
 _TWO_SOURCES = frozenset(
@@ -316,7 +316,7 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     if inner > 1:
         strip = column_strip(inner, rows, x.dtype.bytes, target)
         repeats = rows * length * ceil(inner / strip) * ceil(strip * width / REPEAT_BYTES)
-    listed = [_row_call(name, width, repeats, rows, chunks) for name in names]
+    listed = [_row_call(name, width, repeats, rows, chunks, target) for name in names]
     listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
@@ -346,14 +346,13 @@ def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     return min(columns, block * (blocks // pieces if 2 * pieces >= min(most, blocks) else ceil(blocks / most)))
 
 
-def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int) -> Work:
+def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int, target: Target) -> Work:
     """One instruction of a row kernel. A reduction ends in a chain of calls (partial sums, their sum, the value spread
-    again); rows of more than one repeat are reduced one by one, others several to a call."""
+    again); long rows are reduced one by one, rows of few repeats several to a call."""
     reduces = name.startswith(("reduce_", "block_"))
-    calls = rows * (_REDUCTION_CALLS if reduces and chunks > 1 else 1)
-    return Work(
-        name, width, repeats=repeats, calls=0.0, all_calls=calls, columns=0 if reduces and chunks > 1 else chunks
-    )
+    one_by_one = reduces and chunks > target.value("vector.stacked_repeats")
+    calls = rows * (_REDUCTION_CALLS if one_by_one else 1)
+    return Work(name, width, repeats=repeats, calls=0.0, all_calls=calls, columns=0 if one_by_one else chunks)
 
 
 def _odd_rows(
