@@ -38,7 +38,10 @@ def print_coverage(table: Mapping[str, Any], console: Any) -> None:
     console.print(shown)
     console.print("inputs: ? optional, * any number")
     slow = [f"{entry['type']} ({_types(entry['twin_types'])})" for entry in entries if entry["twin_types"]]
-    console.print(f"on the AI cores, yet by the NumPy reference here: {', '.join(slow)}\n", highlight=False)
+    console.print("on the AI cores, yet by the NumPy reference on this host:", highlight=False)
+    for line in slow:
+        console.print(f"  {line}", highlight=False)
+    console.print()
     mapped = [f"{entry['type']}{_opsets(entry['opsets'])}" for entry in table["onnx"]]
     console.print(f"[bold]{len(mapped)} ONNX types are mapped[/bold] (all opsets, unless given):", highlight=False)
     _columns(console, mapped)
