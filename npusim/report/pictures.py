@@ -49,8 +49,7 @@ def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, titl
     unit, unit_name = (MIB, "MiB") if total_bytes >= MIB else (KIB, "KiB")
     figure = new_figure(11, 6.5)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for index, life in enumerate(story.lives):
-        _draw_life(upper, life, COLOURS[index % len(COLOURS)], unit)
+    _draw_lives(upper, story.lives, len(tasks), unit)
     _label_lives(upper, story, len(tasks), total_bytes, unit)
     upper.axhline(total_bytes / unit, color="black", linewidth=1)
     upper.axvline(story.peak_task, color=PEAK_COLOUR, linewidth=1.5, linestyle="--")
@@ -81,19 +80,29 @@ def arena_figure(story: ArenaStory, tasks: Sequence[str], total_bytes: int, titl
     return figure
 
 
-def _draw_life(axes: Axes, life: Life, colour: str, unit: int) -> None:
-    from matplotlib.patches import Rectangle
+def _draw_lives(axes: Axes, lives: Sequence[Life], tasks: int, unit: int) -> None:
+    """All rectangles as two artists (workspaces are hatched); what is narrower than its border would be has none."""
+    from matplotlib.collections import PolyCollection
 
-    box = Rectangle(
-        (life.first - 0.5, life.offset / unit),
-        life.last - life.first + 1,
-        life.bytes / unit,
-        facecolor=colour,
-        edgecolor="white",
-        linewidth=0.6,
-        hatch="//" if life.workspace else None,
-    )
-    axes.add_patch(box)
+    for workspace in (False, True):
+        chosen = [(k, life) for k, life in enumerate(lives) if life.workspace == workspace]
+        left = np.array([life.first - 0.5 for _, life in chosen])
+        right = np.array([life.last + 0.5 for _, life in chosen])
+        low = np.array([life.offset / unit for _, life in chosen])
+        high = np.array([(life.offset + life.bytes) / unit for _, life in chosen])
+        corners = np.stack([[left, right, right, left], [low, low, high, high]], axis=-1).transpose(1, 0, 2)
+        boxes = PolyCollection(
+            list(corners),
+            facecolors=[COLOURS[k % len(COLOURS)] for k, _ in chosen],
+            edgecolors="white",
+            linewidths=np.where(right - left > NARROW_SHARE * max(tasks, 1), 0.6, 0.0),
+            hatch="//" if workspace else None,
+        )
+        axes.add_collection(boxes, autolim=False)
+
+
+NARROW_SHARE = 0.003
+"""Of the width of the picture: a life of three pixels."""
 
 
 def _label_lives(axes: Axes, story: ArenaStory, tasks: int, total_bytes: int, unit: int) -> None:

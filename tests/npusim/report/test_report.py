@@ -111,7 +111,8 @@ def test_all_files_are_written(session: InferenceSession, tmp_path: Path):
 def test_memory_picture_draws_every_life(session: InferenceSession):
     figure = memory_figure(session.program)
     upper, lower = figure.axes
-    assert len(upper.patches) == len(arena_story(session.program).lives)
+    boxes = sum(len(artist.get_paths()) for artist in upper.collections)
+    assert boxes == len(arena_story(session.program).lives)
     assert "without reuse" in upper.get_title(loc="left") and "KiB" in lower.get_ylabel()
     assert session.program.total_size < 1 << 20 and upper.get_ylim()[1] > session.program.total_size / 1024
     assert all(tick == round(tick) for tick in lower.get_xticks())
