@@ -225,16 +225,25 @@ def _agrees(label: str, world: World) -> bool:
 
 
 def _worlds(schedule: Schedule) -> list[dict[str, str]]:
-    """Every combination of two branch labels that can run together: enough, since an overlap takes two tensors."""
+    """Every combination of two branch labels that can run together: enough, since an overlap takes two tensors.
+
+    Conditions that a combination leaves open take their first side: one of several sides runs always. Where a condition
+    has one side only, it may also not run.
+    """
     labels = {step.branch for step in schedule.steps} | {tensor.branch for tensor in schedule.tensors}
     sides = [
         dict((part.partition(":")[0], part.partition(":")[2]) for part in label.split("/"))
         for label in sorted(labels - {""})
     ]
+    choices: dict[str, set[str]] = {}
+    for one in sides:
+        for condition, side in one.items():
+            choices.setdefault(condition, set()).add(side)
+    usual = {condition: min(known) for condition, known in choices.items() if len(known) > 1}
     found: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
     for one in sides:
         for other in sides:
-            world = {**one, **other}
+            world = {**usual, **one, **other}
             if all(world[c] == s for c, s in one.items()):
                 found.setdefault(frozenset(world.items()), world)
     return list(found.values()) or [{}]
