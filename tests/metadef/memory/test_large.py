@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from metadef.memory import heuristics, plan_memory
+from metadef.memory import check_plan, heuristics, plan_memory
 from metadef.memory import problem as problem_module
 from metadef.memory.bodies import Body, Rect
 from metadef.memory.live import StepOrder
 from metadef.memory.problem import Problem, theory_min
-from tools.bench.plan_shapes import skips
+from tools.bench.plan_shapes import mixed, skips
 
 
 def random_bodies(seed: int, *, pins: bool = False) -> list[Body]:
@@ -93,3 +93,11 @@ def test_raising_gives_safe_placements_no_worse_than_first_fit(seed: int, both: 
 def test_a_long_chain_is_planned_in_its_live_set(reach: int):
     plan = plan_memory(skips(2_500, reach))
     assert plan.optimal and plan.total_size == plan.theory_min
+
+
+@pytest.mark.parametrize("how", [{"streams": 3}, {"branches": True}])
+def test_streams_and_branches_at_size_are_planned_safely(how: dict[str, object]):
+    schedule = mixed(2_500, **how)
+    plan = plan_memory(schedule)
+    check_plan(schedule, plan)
+    assert plan.total_size <= 1.01 * plan.theory_min
