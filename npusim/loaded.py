@@ -162,13 +162,15 @@ class LoadedProgram:
             if status.code == TRACE_FULL:
                 row = status.row
                 continue
-            task = self.program.tasks[self.plan.task_of(status.row)]
+            task, *merged = [self.program.tasks[position] for position in self.plan.tasks_of(status.row)]
             if status.code not in (HOST_ROW, NOT_FINITE):
                 raise _fault(status.code, status.info, task)
             if status.code == HOST_ROW and task.id in self.plan.late:
                 self._run_late(task)
             else:
                 run_host_task(task, self.device, self.overflow)
+            for follower in merged:
+                self._run_task(follower)
             row = status.row + 1
 
     def _run_late(self, task: Task) -> None:
@@ -187,7 +189,7 @@ class LoadedProgram:
             raise _fault(status.code, status.info, task)
 
     def _run_task(self, task: Task) -> None:
-        first, last = self.plan.first_row[task.id : task.id + 2]
+        first, last = self.plan.rows_of(task.id)
         self._run_rows(first, last)
 
     def _run_checked(self, task: Task) -> int:

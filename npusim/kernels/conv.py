@@ -40,7 +40,8 @@ def conv2d(
     """
     shape.check()
     panels.check_weights(packed.dtype, dtypes[0])
-    pieces = packed.kind == "pieces"
+    rule = epilogue or Epilogue()
+    target, pieces = rule.target(dtypes[1]), packed.kind == "pieces"
     layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
     band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1])
@@ -66,8 +67,8 @@ def conv2d(
         buffer_offset=layout.bytes,
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
-        epilogue=epilogue or Epilogue(),
-        out_dtype=dtypes[1],
+        epilogue=rule,
+        out_dtype=target,
     )
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {
@@ -84,7 +85,7 @@ def conv2d(
         fields["lane_table"] = tables.units
     values = [*core.fields(), *(fields[n] for n in FIELDS)]
     scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
-    return call(f"conv:{dtypes[0]}:{dtypes[1]}:{packed.kind}", shape.n * bands * splits, scratch_bytes, values)
+    return call(f"conv:{dtypes[0]}:{target}:{packed.kind}", shape.n * bands * splits, scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:

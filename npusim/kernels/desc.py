@@ -7,7 +7,7 @@ executor runs; the calls must live as long as the table is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,17 @@ NUMPY = {
 
 @dataclass
 class Call:
-    """One task for the executor: kernel name, number of parts, descriptor, and what must stay alive with it."""
+    """One task for the executor: kernel name, number of parts, descriptor, and what must stay alive with it.
+
+    `followed_by(expression, address)`, where there is one, makes the call that also does an elementwise expression of
+    `x0` on its rounded results and stores those at another address of the device.
+    """
 
     kernel: str
     parts: int
     desc: np.ndarray
     keep: list[object] = field(default_factory=list)
+    followed_by: Callable[[str, int], Call] | None = None
 
     def row(self) -> tuple[int, int, int]:
         """(kernel address, parts, descriptor address); compiles the kernel where needed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.kernels import vmath
+from npusim.kernels import expressions, vmath
 from npusim.kernels.ir import F32, HALVES, I32, I64, LARGEST, RAW, SIZE, Kernel, Val, vec
 
 ACTIVATIONS = ("none", "relu", "clip", "leaky_relu", "sigmoid", "silu", "gelu", "tanh")
@@ -24,6 +24,8 @@ _CODES = {
     "tanh": _TANH,
 }
 FIELDS = 6
+FOLLOWED = ">"
+"""Parts the output type of a kernel from the expression of `x0` that follows its rounding: `f16>hardswish(x0)`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Epilogue:
     hi: float = float("inf")
     alpha: float = 0.0
     saturate: bool = False
+    then: str = ""
+
+    def target(self, dtype: str) -> str:
+        """Output type of the kernel that applies this, as it stands in names."""
+        return f"{dtype}{FOLLOWED}{self.then}" if self.then else dtype
 
     def fields(self) -> list[int | float]:
         """Descriptor fields in the order `emit` reads them; raises ValueError for an unknown activation."""
@@ -70,6 +77,20 @@ def saturated(k: Kernel, x: Val, flag: Val, dtype: str) -> Val:
         return x
     drop = k.splat(flag.ne(0), x.type.count)
     return k.select(Val(k, k.b.and_(x.isnan().v, drop.v)), 0.0, x)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Output type, and the expression that follows (or nothing)."""
+    dtype, _, then = target.partition(FOLLOWED)
+    return dtype, then
+
+
+def followed(k: Kernel, x: Val, dtype: str, then: str, spare: Val) -> Val:
+    """The expression of 16 finished values as a task of its own would read them: rounded. `spare`: 64 bytes."""
+    if not then:
+        return x
+    k.store_f32(x, spare, dtype)
+    return expressions.to_float(k, expressions.evaluate(k, then, {"x0": k.load_f32(spare, dtype)}))
 
 
 def only_clamps(k: Kernel, base: Val, first: int) -> Val:
@@ -107,7 +128,7 @@ def _special(k: Kernel, x: Val, code: Val, alpha: Val, result: object) -> None:
             result.set(compute())  # type: ignore[attr-defined]
 
 
-def emit_function(k: Kernel, dtype: str, first: int) -> None:
+def emit_function(k: Kernel, target: str, first: int) -> None:
     """Define `epilogue(desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored)`.
 
     buffer holds fp32 [pixels][vectors][16]. Vector j, lane half h of pixel p goes to `out + j*oc + h*oh + p*op`; the
@@ -115,10 +136,11 @@ def emit_function(k: Kernel, dtype: str, first: int) -> None:
     `channels` counts the lanes that carry values: those beyond are stored as zeros, up to `stored` lanes. Sums that
     are stored as i32 know a residual and no activation.
     """
+    dtype, then = split_target(target)
     if dtype == "i32":
         _emit_whole(k, first)
         return
-    _emit_general(k, dtype, first)
+    _emit_general(k, dtype, first, then)
     with k.function("epilogue", [I64] * 11) as args:
         desc, buffer, vectors, pixels, out, shift, oc, oh, op, channels, stored = args
         clamps = k.field(desc, first + 1).eq(_CLAMP)
@@ -127,13 +149,14 @@ def emit_function(k: Kernel, dtype: str, first: int) -> None:
             here, source, step = out + j * oc, buffer + j * 64, vectors * 64
             with k.either(clamps & (room & 7).eq(0)) as (plain, other):
                 with plain:
-                    _emit_plain(k, desc, dtype, first, (source, step, pixels, here, shift, oh, op, left, room))
+                    _emit_plain(k, desc, target, first, (source, step, pixels, here, shift, oh, op, left, room))
                 with other:
                     k.call("general", desc, source, step, pixels, here, shift, oh, op, left, room)
 
 
-def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val, ...]) -> None:
+def _emit_plain(k: Kernel, desc: Val, target: str, first: int, places: tuple[Val, ...]) -> None:
     """The common case, clamping whole halves, with everything constant kept out of the loops."""
+    (dtype, then), spare = split_target(target), k.alloca(64)
     source, step, pixels, out, shift, oh, op, left, room = places
     live = k.lane_index() < k.splat(k.convert(left, "trunc", I32))
     lo, hi = k.float_field(desc, first + 2), k.float_field(desc, first + 3)
@@ -146,7 +169,8 @@ def _emit_plain(k: Kernel, desc: Val, dtype: str, first: int, places: tuple[Val,
     def finish(x: Val) -> Val:
         y = clamp(k, x, low, high)
         keep = live & ~(y.isnan() & drop_nan) if dtype == "f16" else live
-        return k.select(keep, y, 0.0)
+        y = k.select(keep, y, 0.0)
+        return k.select(live, followed(k, y, dtype, then, spare), 0.0) if then else y
 
     adds = k.field(desc, first).ne(0)
     whole = room.eq(16) & oh.eq(8 * SIZE[dtype])
@@ -207,7 +231,7 @@ def _halves(k: Kernel, at: Val, apart: Val, second: Val, dtype: str) -> Val:
     return k.join(k.load_f32(at, dtype, 8), upper.get())
 
 
-def _emit_general(k: Kernel, dtype: str, first: int) -> None:
+def _emit_general(k: Kernel, dtype: str, first: int, then: str) -> None:
     """Define `general(desc, source, step, pixels, out, shift, oh, op, channels, lanes)`: any activation, any lanes."""
     half, size = 8 * SIZE[dtype], k.const(SIZE[dtype])
     with k.function("general", [I64] * 10) as (desc, source, step, pixels, out, shift, oh, op, left, room):
@@ -224,6 +248,7 @@ def _emit_general(k: Kernel, dtype: str, first: int) -> None:
                 with whole:
                     x.set(x.get() + _halves(k, at + shift, oh, room > 8, dtype))
             y = saturated(k, activate(k, x.get(), desc, first), k.field(desc, first + 5), dtype)
+            y = followed(k, y, dtype, then, spare)
             low, high = k.halves(k.select(live, y, 0.0))
             to = k.select(ragged, spare, at)
             k.store_f32(low, to, dtype)

@@ -143,7 +143,7 @@ def matmul(
     In FRACTAL_NZ output, lanes beyond N are zeros up to a whole C0 and rows beyond M are left alone.
     """
     panels.check_weights(b.dtype, a.dtype)
-    many = batch or Batch()
+    many, rule = batch or Batch(), epilogue or Epilogue()
     groups = -(-k // 16)
     units = panels.split_units(-(-n // 16), b.vectors)
     band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], SIZE[b.dtype])
@@ -166,14 +166,14 @@ def matmul(
         pitch=0,
         buffer_offset=-(-(groups * block + 2 * _PIXEL) // 64) * 64,
         vectors=b.vectors,
-        epilogue=epilogue or Epilogue(),
-        out_dtype=out.dtype,
+        epilogue=rule,
+        out_dtype=rule.target(out.dtype),
     )
     offsets = int64_table(list(zip(many.a, [i * b.batch_bytes for i in many.b], many.out, strict=True)))
     per_split = -(-units[1] // splits)
     fields = [*core.fields(), a.address, *a.row, *a.column, m, k, band, bands, splits, per_split, groups, offsets]
     task = call(
-        f"matmul:{a.dtype}:{out.dtype}",
+        f"matmul:{a.dtype}:{rule.target(out.dtype)}",
         len(many.a) * bands * splits,
         core.scratch_bytes,
         fields,

@@ -16,7 +16,7 @@ from npusim.kernels import epilogue, tiles
 from npusim.kernels.cpu import host, l1_bytes, l2_bytes
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.epilogue import Epilogue
+from npusim.kernels.epilogue import Epilogue, split_target
 from npusim.kernels.ir import FLOATS, I1, I64, LANES, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
 from npusim.kernels.tiles import RAW, tile_name
@@ -120,7 +120,7 @@ class Core:
     @property
     def finish(self) -> str:
         """How tiles end: they round to a floating-point output type and store by themselves."""
-        return self.out_dtype if self.out_dtype in FLOATS else RAW
+        return self.out_dtype if split_target(self.out_dtype)[0] in FLOATS else RAW
 
     @property
     def _unit_elements(self) -> int:
@@ -334,7 +334,7 @@ def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tupl
     }
     for number, value in values.items():
         k.store(value, block + 8 * number)
-    return epilogue.only_clamps(k, desc, EPILOGUE) if dtype in FLOATS else k.const(0, I1)
+    return epilogue.only_clamps(k, desc, EPILOGUE) if split_target(dtype)[0] in FLOATS else k.const(0, I1)
 
 
 def call_panels(

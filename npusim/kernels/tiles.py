@@ -8,7 +8,7 @@ multiply-add each: the order does not depend on the tile's shape.
 
 Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
 channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
-dtype of a tile that can round and store by itself, or `raw`.
+dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
 [pixels][vectors*16])  [6] pitch between segments in bytes; for tiles that are not raw also
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from npusim.kernels.epilogue import followed, split_target
 from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
 
 (
@@ -137,8 +138,9 @@ def _emit_raw(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
             k.store(total.get(), buffer + (p * len(row) + j) * 64)
 
 
-def _emit_finish(k: Kernel, block: Val, sums: list[list[Var]], dtype: str) -> None:
+def _emit_finish(k: Kernel, block: Val, sums: list[list[Var]], finish: str) -> None:
     """Residual, clamp, rounding and store of all pixels; only the last of a tile may not count."""
+    dtype, _ = split_target(finish)
     oh = k.field(block, OH)
     low, high = k.splat(k.float_field(block, LOW)), k.splat(k.float_field(block, HIGH))
     adds, shift = k.field(block, ADDS), k.field(block, SHIFT)
@@ -147,7 +149,7 @@ def _emit_finish(k: Kernel, block: Val, sums: list[list[Var]], dtype: str) -> No
             with branch:
                 with k.when(adds.ne(0)):
                     _visit(k, block, sums, partial(_add, k, shift, half, dtype))
-                _visit(k, block, sums, partial(_store, k, (low, high), half, dtype))
+                _visit(k, block, sums, partial(_store, k, (low, high), half, finish))
 
 
 def _visit(k: Kernel, block: Val, sums: list[list[Var]], act: Callable[[Var, Val], None]) -> None:
@@ -173,10 +175,12 @@ def _add(k: Kernel, shift: Val, half: Val | None, dtype: str, total: Var, out: V
         total.set(total.get() + k.join(k.load_f32(at, dtype, 8), k.load_f32(at + half, dtype, 8)))
 
 
-def _store(k: Kernel, bounds: tuple[Val, Val], half: Val | None, dtype: str, total: Var, at: Val) -> None:
-    x, (low, high) = total.get(), bounds
+def _store(k: Kernel, bounds: tuple[Val, Val], half: Val | None, finish: str, total: Var, at: Val) -> None:
+    x, (low, high), (dtype, then) = total.get(), bounds, split_target(finish)
     x = k.select(x < low, low, x)
     x = k.select(x > high, high, x)
+    if then:
+        x = followed(k, x, dtype, then, k.alloca(64))
     if half is None:
         k.store_f32(x, at, dtype)
     else:

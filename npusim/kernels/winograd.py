@@ -52,7 +52,7 @@ def winograd2d(
         raise ValueError(
             f"Winograd's algorithm serves 3x3 windows of stride and dilation 1 without groups, not {shape}"
         )
-    bands = Bands(shape, packed.m, packed.dtype)
+    rule, bands = epilogue or Epilogue(), Bands(shape, packed.m, packed.dtype)
     columns, rows = bands.columns, bands.band_rows
     own, where = bands.own_fields(shape, dtypes[1])
     core = panels.Core(
@@ -72,7 +72,7 @@ def winograd2d(
         pitch=0,
         buffer_offset=where,
         vectors=packed.vectors,
-        epilogue=epilogue or Epilogue(),
+        epilogue=rule,
     )
     fields = fill_fields(bands.grown, bands.layout, dtypes[0])
     fields |= {
@@ -85,5 +85,5 @@ def winograd2d(
         "band_in": rows * packed.m,
     }
     values = [*core.fields(), *(fields[n] for n in FIELDS), *own]
-    name = f"winograd:{dtypes[0]}:{dtypes[1]}:{packed.m}:{rounding}:{scale}"
+    name = f"winograd:{dtypes[0]}:{rule.target(dtypes[1])}:{packed.m}:{rounding}:{scale}"
     return call(name, shape.n * bands.bands * bands.splits, core.scratch_bytes, values)

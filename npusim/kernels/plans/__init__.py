@@ -9,7 +9,7 @@ mapped pages of the model file are let go.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -34,6 +34,7 @@ from npusim.kernels.plans import (
     vector,
     winograd,
 )
+from npusim.kernels.plans.merge import merged_calls
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
 __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task", "task_table"]
@@ -41,6 +42,7 @@ __all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_
 PlanFunction = Callable[[Site], list[Call]]
 Jump = tuple[int, int, int]
 """Kind of the row, position of the task to go on with, host address of the condition."""
+Row = Call | int | Jump
 PLANNERS: dict[str, PlanFunction] = {
     "AvgPoolV2": pool.plan_pool,
     "BNInfer": vector.plan_batch_norm,
@@ -77,7 +79,7 @@ PLANNERS: dict[str, PlanFunction] = {
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Rows for the executor. Task i has rows ``first_row[i]`` to ``first_row[i + 1]``.
+    """Rows for the executor. Task i by itself has those of ``rows_of(i)``; a run of all begins it at ``entries[i]``.
 
     A task that Python runs has one row, which hands its position back. ``fallbacks`` says by name why tasks of the
     device have no fast kernel; ``calls``, in the rows ``call_rows``, keep descriptors and packed weights alive. Tasks
@@ -90,17 +92,23 @@ class HostPlan:
     fallbacks: dict[str, str]
     calls: tuple[Call, ...]
     call_rows: tuple[int, ...]
-    late: frozenset[int] = frozenset()
+    late: frozenset[int]
+    entries: tuple[int, ...]
 
-    def task_of(self, row: int) -> int:
-        """Position of the task that a row belongs to."""
-        return bisect_right(self.first_row, row) - 1
+    def rows_of(self, position: int) -> tuple[int, int]:
+        """First and last row of a task by itself."""
+        return self.first_row[position], self.entries[position + 1]
+
+    def tasks_of(self, row: int) -> tuple[int, ...]:
+        """Positions of the task that a row belongs to, or of both that it does."""
+        position = bisect_right(self.entries, row) - 1
+        return (position, position + 1) if row < self.first_row[position] else (position,)
 
     def kernels_of(self, position: int) -> tuple[str, ...]:
         """Names of the kernels that carry out the task at a position; none for a task that Python runs."""
         if position in self.python_tasks:
             return ()
-        first, last = (bisect_left(self.call_rows, row) for row in self.first_row[position : position + 2])
+        first, last = (bisect_left(self.call_rows, row) for row in self.rows_of(position))
         return tuple(call.kernel for call in self.calls[first:last])
 
 
@@ -109,28 +117,24 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
 
     ``packed`` holds packed weights that programs over the same weights share.
     """
-    rows: list[Call | int | Jump] = []
-    first_row, python_tasks, fallbacks, late = [0], [], {}, []
+    planned: list[Sequence[Row]] = []
+    python_tasks, fallbacks, late = [], {}, []
     loaded = loaded_tensors(device.program)
     for position, task in enumerate(device.program.tasks):
         if task.is_jump:
-            rows += _jumps(task, device)
-            first_row.append(len(rows))
+            planned.append(_jumps(task, device))
             continue
         if task.is_load or reads_loaded(task, loaded):
             late.append(position)
-            rows.append(position)
-            first_row.append(len(rows))
+            planned.append([position])
             continue
         calls, reason = plan_task(task, device, options, packed=packed) if task.on_device else (None, "")
+        planned.append([position] if calls is None else calls)
         if calls is None:
             python_tasks.append(position)
-            rows.append(position)
             if reason:
                 fallbacks[task.name] = reason
-        else:
-            rows += calls
-        first_row.append(len(rows))
+    rows, first_row, entries = _laid_out(planned, merged_calls(device.program, planned))
     places = tuple(number for number, row in enumerate(rows) if isinstance(row, Call))
     made = [row for row in rows if isinstance(row, Call)]
     table = np.zeros((len(rows), 3), np.int64)
@@ -139,8 +143,26 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
         if isinstance(row, int):
             table[number] = ROW_HOST, 0, row
         elif isinstance(row, tuple):
-            table[number] = row[0], first_row[row[1]], row[2]
-    return HostPlan(table, tuple(first_row), tuple(python_tasks), fallbacks, tuple(made), places, frozenset(late))
+            table[number] = row[0], entries[row[1]], row[2]
+    return HostPlan(table, first_row, tuple(python_tasks), fallbacks, tuple(made), places, frozenset(late), entries)
+
+
+def _laid_out(
+    planned: Sequence[Sequence[Row]], merged: Mapping[int, Call]
+) -> tuple[list[Row], tuple[int, ...], tuple[int, ...]]:
+    """All rows, where each task's own begin, and where a run of all comes to it.
+
+    A run of all comes to the row that does two tasks and to a jump past them; runs of one task leave those out.
+    """
+    rows: list[Row] = []
+    first_row, entries = [], []
+    for position, own in enumerate(planned):
+        entries.append(len(rows))
+        if position in merged:
+            rows += [merged[position], (ROW_JUMP, position + 2, 0)]
+        first_row.append(len(rows))
+        rows += own
+    return rows, (*first_row, len(rows)), (*entries, len(rows))
 
 
 def _jumps(task: Task, device: Device) -> list[Jump]:

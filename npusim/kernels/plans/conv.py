@@ -6,7 +6,8 @@ from metadef.format import IMAGE_FORMATS
 from metadef.ops.geometry import ConvGeometry
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
-from npusim.kernels.plans.fusion import epilogue_of
+from npusim.kernels.epilogue import Epilogue
+from npusim.kernels.plans.fusion import epilogue_of, extensible
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.plans.whole import plan_whole_conv
 
@@ -24,7 +25,11 @@ def plan_conv(site: Site) -> list[Call]:
         ),
     )
     dtypes = (site.element(x), site.element(out))
-    return [conv2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue_of(site, site.kernel.fused))]
+
+    def make(address: int, rule: Epilogue) -> Call:
+        return conv2d(shape, site.address(x), packed, address, dtypes, rule)
+
+    return [extensible(site, make, epilogue_of(site, site.kernel.fused))]
 
 
 def shape_of(site: Site) -> Conv2D:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from metadef.kernel import FusedOp
+from npusim.kernels.desc import Call
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.plans.site import NoFastKernel, Site
+
+
+def extensible(site: Site, make: Callable[[int, Epilogue], Call], rule: Epilogue) -> Call:
+    """The call of a product, which can be made again to go on with an expression.
+
+    ``make`` takes the host address of the result. Where overflow saturates it would have to do so twice: no extension.
+    """
+    call = make(site.address(site.output()), rule)
+    if not rule.saturate:
+        call.followed_by = lambda text, address: make(site.device.host_address(address), replace(rule, then=text))
+    return call
 
 
 def epilogue_of(site: Site, fused: Sequence[FusedOp]) -> Epilogue:

@@ -7,8 +7,9 @@ import numpy as np
 from metadef.kernel import FusedOp
 from metadef.ops.geometry import MatMulGeometry
 from npusim.kernels.desc import SIZE, Call
+from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.matmul import Batch, Matrix, PackedB, matmul, pack_b_at_run_time, pack_matmul
-from npusim.kernels.plans.fusion import epilogue_of
+from npusim.kernels.plans.fusion import epilogue_of, extensible
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.plans.whole import plan_whole_matmul
 
@@ -36,10 +37,12 @@ def plan_matmul(site: Site) -> list[Call]:
         [int(index) for index in g.batch_index("b")],
         [index * g.m * g.n * SIZE[target] for index in range(g.batch)],
     )
-    result = Matrix.nd(site.address(out), target, g.n)
     left = rows.t if g.transpose_a else rows
-    calls.append(matmul(g.m, g.k, g.n, left, packed, result, bias, batch, epilogue_of(site, chain)))
-    return calls
+
+    def make(address: int, rule: Epilogue) -> Call:
+        return matmul(g.m, g.k, g.n, left, packed, Matrix.nd(address, target, g.n), bias, batch, rule)
+
+    return [*calls, extensible(site, make, epilogue_of(site, chain))]
 
 
 def _pack_constant(site: Site, g: MatMulGeometry) -> PackedB:

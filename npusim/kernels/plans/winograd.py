@@ -13,8 +13,10 @@ import numpy as np
 from metadef.format import WINOGRAD_FORMATS, Format, winograd_planes
 from metadef.winograd import scale_of
 from npusim.kernels.desc import Call
+from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
-from npusim.kernels.plans.conv import epilogue_of, plan_conv, shape_of
+from npusim.kernels.plans.conv import plan_conv, shape_of
+from npusim.kernels.plans.fusion import epilogue_of, extensible
 from npusim.kernels.plans.site import Site
 from npusim.kernels.winograd import PackedWinograd, pack_winograd, winograd2d
 
@@ -59,5 +61,8 @@ def _call(site: Site, packed: PackedWinograd, rounding: str, scale: float) -> Ca
     x, out = site.input(0), site.output()
     shape = shape_of(site)
     dtypes = (site.element(x), site.element(out))
-    epilogue = epilogue_of(site, site.kernel.fused)
-    return winograd2d(shape, site.address(x), packed, site.address(out), dtypes, epilogue, rounding, scale)
+
+    def make(address: int, rule: Epilogue) -> Call:
+        return winograd2d(shape, site.address(x), packed, address, dtypes, rule, rounding, scale)
+
+    return extensible(site, make, epilogue_of(site, site.kernel.fused))

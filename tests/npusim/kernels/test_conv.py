@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
+from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.epilogue import Epilogue
 from tests.npusim.kernels.inputs import address, run_both, stored, values
 from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded, convolution, from_blocked, name_of, to_blocked
@@ -120,3 +121,25 @@ def test_refusals() -> None:
         pack_conv(Conv2D(1, 5, 4, 4, 4, (1, 1), groups=2), np.zeros((4, 2, 1, 1), np.float32))
     with pytest.raises(ValueError, match="OIHW"):
         pack_conv(Conv2D(1, 4, 4, 4, 4, (3, 3)), np.zeros((4, 4, 1, 3), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("kind", ["dense", "depthwise", "grouped"])
+def test_an_expression_that_follows_reads_rounded_results(kind: str, dtype: str, rng: np.random.Generator) -> None:
+    text = "hardswish(x0)"
+    for _ in range(3):
+        s = random_shape(rng, kind)
+        x = to_blocked(values(rng, (s.n, s.c, s.h, s.w), dtype), s.c0_in)
+        raw, name = stored(values(rng, (s.o, s.c // s.groups, *s.kernel), dtype))
+        packed = pack_conv(s, raw, None, name)
+        out = np.full((s.n, -(-s.o // s.c0_out), *s.out_hw, s.c0_out), 7, DTYPES[dtype])
+        x_at, kinds = address(x), (dtype, dtype)
+        alone = run_both(lambda target: conv2d(s, x_at, packed, address(target), kinds), out)  # noqa: B023
+        rule = Epilogue(then=text)
+        got = run_both(lambda target: conv2d(s, x_at, packed, address(target), kinds, rule), out)  # noqa: B023
+        view = View.dense(address(alone), dtype, alone.shape)
+        want = run_both(
+            lambda target: elementwise(text, [view], View.dense(address(target), dtype, target.shape), target.shape),  # noqa: B023
+            out,
+        )
+        assert got.tobytes() == want.tobytes()
