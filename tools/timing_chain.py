@@ -12,11 +12,11 @@ from math import prod
 from typing import Any
 
 from metadef.cost.cube_view import B_SHARE, HF32
-from metadef.cost.mixed import MIXED, Mixed, Stage, vector_stage
 from metadef.cost.run import run_kernel
 from metadef.cost.signature import ELEMENTWISE, ROWS
 from metadef.cost.signature_view import signature_kernel
 from metadef.cost.signatures import SIGNATURES, default_signature, find_signature
+from metadef.cost.stages import MIXED, Mixed, Stage, vector_stage
 from metadef.cost.streams import MemoryState
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc, ceil_div, round_up

@@ -10,7 +10,7 @@ from metadef.cost import engine
 from metadef.cost.estimate import launch_cycles
 from metadef.cost.streams import WARM, CoreStream, MemoryState, heavy_share, kernel_streams
 from metadef.error import ContractError
-from metadef.kernel import CubeTile, Kernel, WinogradTile
+from metadef.kernel import CubeTile, Kernel
 from metadef.target import Target
 
 _SETTLE_RUNS = 2
@@ -127,15 +127,11 @@ def run_kernel(
     Raises:
         ContractError: no tile, or flags not paired. TargetError: the chip lacks what the kernel uses.
     """
-    if isinstance(kernel.tile, WinogradTile):
-        from metadef.cost.winograd import run_winograd
+    from metadef.cost.composed import run_composed
 
-        return run_winograd(kernel, target, memory, protocol=protocol, keep=keep)
-    from metadef.cost.mixed import mixed_of, run_mixed
-
-    mixed = mixed_of(kernel, target)
-    if mixed is not None:
-        return run_mixed(kernel, mixed, target, memory, protocol=protocol, keep=keep)
+    composed = run_composed(kernel, target, memory, protocol, keep)
+    if composed is not None:
+        return composed
     on_cube = isinstance(kernel.tile, CubeTile)
     cores = min(kernel.block_dim, target.cores(on_cube))
     fullest = kernel_streams(kernel, target, memory)

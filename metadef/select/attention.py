@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadef.cost.mixed import MIXED, Mixed, Stage, vector_stage
 from metadef.cost.signature import Deal, Rows, Signature
+from metadef.cost.stages import MIXED, Mixed, Stage, vector_stage
 from metadef.dtype import DType
 from metadef.format import TensorDesc, ceil_div, round_up
 from metadef.kernel import TIMING_ONLY, Engine, Kernel

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from metadef.cost.mixed import Mixed, Stage, flag_cycles, mixed_of, run_mixed, vector_stage
+from metadef.cost.mixed import flag_cycles, run_mixed
 from metadef.cost.run import run_kernel
 from metadef.cost.signature import Signature
+from metadef.cost.stages import Mixed, Stage, mixed_of, vector_stage
 from metadef.cost.streams import WARM, MemoryState
 from metadef.dtype import DType
 from metadef.format import TensorDesc

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from metadef.cost.mixed import MIXED
 from metadef.cost.run import run_kernel
+from metadef.cost.stages import MIXED
 from metadef.cost.streams import MemoryState
 from metadef.dtype import DType
 from metadef.kernel import TIMING_ONLY
