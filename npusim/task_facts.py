@@ -66,6 +66,8 @@ def task_facts(session: InferenceSession, task: Task) -> TaskFacts:
     row = session.task_rows()[task.id]
     limits: dict[str, int] = {}
     verdict = "runs on the host at a fixed cost: its rate is not modelled"
+    if task.is_load:
+        verdict = "a transfer over the host link at its rate, beside the step before its use"
     if task.is_jump:
         verdict = "a jump of the task scheduler, at what the start of a task costs"
     advice: list[str] = []

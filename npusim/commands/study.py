@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metadef.error import UsageError
-from npusim.commands.options import input_options, json_option, model_options, open_model, session_options
+from npusim.commands.options import (
+    input_options,
+    json_option,
+    memory_options,
+    model_options,
+    open_model,
+    session_options,
+)
 from npusim.commands.output import NARROW, console_of, print_json, progress
 
 if TYPE_CHECKING:
@@ -118,6 +125,7 @@ def _write(study: AlignStudy, answer: dict[str, Any], folder: Path, as_json: boo
 @click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("node", required=False)
 @model_options
+@memory_options
 @json_option
 def explain(model: str, node: str | None, as_json: bool, threads: int, **options: Any) -> None:
     """Explain a NODE of MODEL (a source node, task or tensor): what became of it and why, where it lies, what it costs.
