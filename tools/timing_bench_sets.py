@@ -23,7 +23,10 @@ def is_product(row: dict[str, str]) -> bool:
     """A plain matrix product."""
     kind = row["op_type"]
     plain = kind == "gemm" or "atmul" in kind or "matrix_mult" in kind
-    return plain and row["composite"] != "1" and not any(word in kind for word in ("quant", "group", "bias"))
+    thin = "diagonal" in kind or any("," not in shape for shape in row["input_shapes"].split(";")[:2])
+    return (
+        plain and not thin and row["composite"] != "1" and not any(word in kind for word in ("quant", "group", "bias"))
+    )
 
 
 def predict_case(row: dict[str, str], target: Target) -> Pair | None:

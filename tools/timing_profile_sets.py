@@ -16,8 +16,6 @@ from timing_recipes_conv import filter_gradient, input_gradient
 from timing_vector_sets import stored_desc
 
 FILE = "op_profiler_910b"
-_PRODUCTS = ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2")
-_CUBE = (*_PRODUCTS, "Conv2D")
 _INDEXED = ("ReduceSum", "BroadcastTo", "Transpose", "Slice", "StridedSlice", "Tile")
 """Operators whose further inputs are shapes, axes or positions."""
 _TILE_BYTES = 16384
@@ -27,6 +25,11 @@ _TILE_BYTES = 16384
 def is_loop(row: dict[str, str]) -> bool:
     """A kernel launched over and over, so that code and data are warm."""
     return "microbench" in row["source"]
+
+
+def is_product(row: dict[str, str]) -> bool:
+    """A plain or batched matrix product."""
+    return row["op_type"].startswith(("MatMul", "BatchMatMul"))
 
 
 def protocol(row: dict[str, str]) -> str:
@@ -40,7 +43,7 @@ def profiled(keep: Callable[[dict[str, str]], bool]) -> Callable[[Path], Sample]
     """Rows of vector, mixed and other engines that ``keep`` marks; products and forward convolutions are apart."""
 
     def build(data: Path) -> Sample:
-        rows = [row for row in rows_of(data, FILE) if row["op_type"] not in _CUBE]
+        rows = [row for row in rows_of(data, FILE) if not is_product(row) and row["op_type"] != "Conv2D"]
         return collect([row for row in rows if keep(row)], predict)
 
     return build
@@ -130,7 +133,7 @@ def _attention(row: dict[str, str], target: Target) -> Kernel:
     masked = "BOOL" in row["input_dtypes"]
     kept = (k[0] + KEY_COLUMNS) // 2 if masked else 0
     size = Attention(batch, width // head, k[2] // head, length, k[0], head, head, dtype, kept)
-    return attention_kernel(size, target, row["op_type"])
+    return attention_kernel(size, target, row["op_type"], gradient=row["op_type"].endswith("Grad"))
 
 
 def _gradient(chain: Chain, row: dict[str, str]) -> None:

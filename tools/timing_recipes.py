@@ -90,7 +90,8 @@ SIMPLE = {
     "swi_glu": "SwiGlu", "dynamic_quant": "DynamicQuant", "moe_re_routing": "MoeReRouting", "cumsum": "Cumsum",
     "cumprod": "Cumprod", "moe_gating_top_k_softmax": "MoeGatingTopKSoftmax", "mse_loss_backward": "MseLossGrad",
     "cumsum_exclusive": "Cumsum", "masked_cumsum": "Cumsum", "transpose": "Transpose", "t_copy": "Transpose",
-    "cumsum_reverse": "Cumsum", "apply_adam_w": "ApplyAdamW",
+    "cumsum_reverse": "Cumsum", "apply_adam_w": "ApplyAdamW", "Swish": "Swish", "MinGPTNewGelu": "Gelu",
+    "Matrix_scalar_multiplication": "Muls", "relu": "Relu", "tanh": "Tanh", "layer_norm": "LayerNorm", "mul": "Mul",
 }  # fmt: skip
 """Kinds that are one kernel over their operands, and its operator type."""
 
@@ -183,12 +184,14 @@ def _batch_norm(case: Case) -> None:
     case.chain.vector("BnUpdate", [x, part])
 
 
-@recipe("RMSNorm", "L1Norm", "L2Norm")
+@recipe("RMSNorm", "L1Norm", "L2Norm", "FrobeniusNorm")
 def _plain_norm(case: Case) -> None:
     """Composed of element-wise kernels and a sum: along the second axis, or along the last of two."""
     x, axis = case.input(), 1
     square = case.chain.vector("Abs" if case.kind == "L1Norm" else "Square", [x])
     shape = tuple(1 if at == axis else size for at, size in enumerate(case.first))
+    if case.kind == "FrobeniusNorm":
+        shape = (1,) * len(shape)
     total = case.chain.vector("ReduceSum", [square], shape)
     if case.kind != "L1Norm":
         total = case.chain.vector("Sqrt", [total], shape)
@@ -198,7 +201,7 @@ def _plain_norm(case: Case) -> None:
 @recipe(
     "Sum_reduction_over_a_dimension", "Product_reduction_over_a_dimension", "Min_reduction_over_a_dimension",
     "Max_reduction_over_a_dimension", "Argmax_over_a_dimension", "Argmin_over_a_dimension",
-    "Mean_reduction_over_a_dimension", "arg_max", "adaptive_avg_pool_3d",
+    "Mean_reduction_over_a_dimension", "arg_max", "mean_reduction_over_a_dimension", "adaptive_avg_pool_3d",
 )  # fmt: skip
 def _reduce(case: Case) -> None:
     axis = (case.numbers("dim") or [len(case.first) - 1])[0] % len(case.first)
@@ -239,6 +242,11 @@ def _loss(case: Case) -> None:
         logs = chain.vector("Log", values[:1])
         chain.vector("ReduceSum", [chain.vector("KLDiv", [logs, other])], (1,))
         return
+    if case.kind == "CosineSimilarityLoss":
+        parts = [chain.vector("Mul", pair) for pair in ((values[0], other), (values[0],) * 2, (other,) * 2)]
+        sums = [chain.vector("ReduceSum", [part], part.shape[:1]) for part in parts]
+        chain.vector("ReduceSum", [chain.vector("RealDiv", sums[:2])], (1,))
+        return
     if case.kind == "HingeLoss":
         y = chain.vector("Mul", [values[0], other])
         y = chain.vector("Adds", [chain.vector("Muls", [y])])
@@ -251,6 +259,26 @@ def _distance(chain: Chain, left: Value, right: Value) -> Value:
     """Distance of the rows of two matrices, as the framework composes it."""
     gap = chain.vector("Adds", [chain.vector("Sub", [left, right])])
     return chain.vector("ReduceSum", [chain.vector("Square", [gap])], left.shape[:1])
+
+
+@recipe("Matrix_vector_multiplication", "Matmul_with_diagonal_matrices")
+def _thin_product(case: Case) -> None:
+    """A product by a vector; a diagonal is laid out as a matrix first."""
+    if len(case.first) == 1:
+        n = case.first[0]
+        whole = case.chain.vector("Diag", [case.input()], (n, n))
+        product(case.chain, whole, case.input(1), n, case.shapes[1][-1], n)
+        return
+    (m, k), n = case.first, case.shapes[1][-1] if len(case.shapes[1]) > 1 else 1
+    product(case.chain, case.input(), case.input(1), m, n, k)
+
+
+@recipe(*(f"{kind}_Pooling_{axes}D" for kind in ("Max", "Average") for axes in (1, 2, 3)))
+def _pooling(case: Case) -> None:
+    """Pooling between layout changes; what a window's taps execute is the pooling operator's own list."""
+    from timing_recipes_conv import pool
+
+    pool(case)
 
 
 @recipe("unsorted_segment_sum")

@@ -11,6 +11,7 @@ from metadef.dtype import DType
 from metadef.error import OperatorError
 from metadef.format import Format, TensorDesc, ceil_div
 from metadef.kernel import Engine, Kernel
+from metadef.select.vector import choose_vector_kernel
 from timing_chain import Chain, Value, pixel_product, product
 from timing_recipes import Case, recipe
 
@@ -170,7 +171,7 @@ def _conv_3d_dw(case: Case) -> None:
     pixel_product(case.chain, a, b, m, columns, pixels, prod(size))
 
 
-_CONV = re.compile(r"conv_(standard|transposed|depthwise)_")
+_CONV = re.compile(r"conv_(standard|transposed|depthwise|pointwise)_")
 
 
 def is_conv(kind: str) -> bool:
@@ -183,6 +184,8 @@ def conv_case(case: Case) -> None:
     axes = len(case.first) - 2
     window = Window.of(case, axes)
     channels = (case.numbers("out_channels") or [case.first[1]])[0]
+    if "pointwise" in case.kind:
+        window = Window((1,) * axes, window.stride, window.pad, window.dilation)
     if "depthwise" in case.kind:
         window = Window(window.size, window.stride, window.pad, window.dilation, case.first[1])
         y = convolve(case.chain, case.input(), case.first[1], window)
@@ -198,7 +201,8 @@ _FOLLOW = {
     "ReLU": "Relu", "BiasAdd": "Add", "Add": "Add", "ResidualAdd": "Add", "Subtract": "Sub", "Multiply": "Mul",
     "Scaling": "Muls", "Scale": "Muls", "Divide": "RealDiv", "Tanh": "Tanh", "Sigmoid": "Sigmoid", "GELU": "Gelu",
     "Mish": "Mish", "Swish": "Swish", "HardSwish": "HardSwish", "Hardtanh": "ClipByValue", "Clamp": "ClipByValue",
-    "LeakyReLU": "LeakyRelu", "Softmax": "SoftmaxV2", "Activation": "Mish", "Dropout": "DropOutDoMask",
+    "LeakyReLU": "LeakyRelu", "LayerNorm": "LayerNorm", "Softmax": "SoftmaxV2", "Activation": "Mish",
+    "Dropout": "DropOutDoMask",
 }  # fmt: skip
 _SHRINK = {"Sum", "Max", "Min", "Mean", "LogSumExp", "GlobalAvgPool", "AvgPool", "MaxPool"}
 
@@ -226,7 +230,7 @@ def follow(case: Case, value: Value, names: list[str]) -> None:
             value = chain.vector(_FOLLOW.get(name, name), [value])
 
 
-_HEADS = re.compile(r"^(Gemm|Matmul|Conv2d|Conv2D|Conv3d|ConvTranspose2d|ConvTranspose3d)_(.+)$")
+_HEADS = re.compile(r"^(Gemm|Matmul|BMM|Conv2d|Conv2D|Conv3d|ConvTranspose2d|ConvTranspose3d)_(.+)$")
 
 
 def composed_case(case: Case) -> bool:
@@ -236,7 +240,7 @@ def composed_case(case: Case) -> bool:
         return False
     head, rest = found.groups()
     x = case.input()
-    if head in ("Gemm", "Matmul"):
+    if head in ("Gemm", "Matmul", "BMM"):
         n = (case.numbers("out_features") or case.numbers("hidden_size"))[0]
         m, k = prod(case.first[:-1]), case.first[-1]
         weights = case.chain.value((n, k), case.dtype)
@@ -247,3 +251,34 @@ def composed_case(case: Case) -> bool:
         value = convolve(case.chain, x, channels, Window.of(case, axes), turned="Transpose" in head)
     follow(case, value, rest.split("_"))
     return True
+
+
+def pool(case: Case) -> None:
+    """Pooling of a plain image: packed, pooled in blocks of channels, unpacked.
+
+    Raises:
+        OperatorError: there are three spatial axes.
+    """
+    x, chain = case.input(), case.chain
+    n, c, *image = x.shape
+    if len(image) > 2:
+        raise OperatorError("no kernel is known for pooling over three axes", expected="one or two")
+    given = Window.of(case, len(image))
+    if not case.numbers("stride"):
+        given = replace(given, stride=given.size)
+    result = given.out(tuple(image), False)
+    if len(image) == 1:
+        image, result, given = [1, *image], (1, *result), _padded(given)
+    c0 = 16
+    sides = [TensorDesc((n, c, *side), x.dtype, Format.NCHW, Format.NC1HWC0, c0) for side in (image, result)]
+    plain = [TensorDesc((n, c, *side), x.dtype, Format.NCHW, Format.NCHW) for side in (image, result)]
+    packed = chain.vector("TransData", [Value(x.name, plain[0])], outputs=[sides[0]])
+    attrs = {
+        "ksize": (1, 1, *given.size), "strides": (1, 1, *given.stride),
+        "pads": (*(given.pad[0],) * 2, *(given.pad[1],) * 2), "data_format": "NCHW",
+        "ceil_mode": False, "count_include_pad": True, "global_pooling": False,
+    }  # fmt: skip
+    name = "MaxPoolV3" if case.kind.startswith("Max") else "AvgPoolV2"
+    kernel = choose_vector_kernel(Kernel(name, Engine.VECTOR, (sides[0],), (sides[1],), attrs), chain.target)
+    done = chain.cube(kernel, [packed], chosen=True)
+    chain.vector("TransData", [done], outputs=[plain[1]])

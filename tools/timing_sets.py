@@ -25,6 +25,7 @@ from npusim.timing.micro import add_tiles, read_copies
 from timing_bench_sets import bench_cases, is_product
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 from timing_instruction_sets import moves, products, vector_instructions
+from timing_profile_sets import is_product as is_profiled_product
 from timing_profile_sets import profiled, protocol
 from timing_sample_sets import attention, copies_and_scans, sample_kernels
 from timing_vector_sets import is_expressible, profiled_vectors
@@ -148,7 +149,7 @@ def _matmul_rows(data: Path) -> Iterator[dict[str, str]]:
             "cores": _example_cores(row),
         }
     for row in rows_of(data, "op_profiler_910b"):
-        if row["op_type"] not in ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2"):
+        if not is_profiled_product(row):
             continue
         a, b, *_ = parse_shapes(row["input_shapes"])
         (c,) = parse_shapes(row["output_shapes"])
