@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from metadef.control import LOAD
 from metadef.error import ContractError
 from metadef.format import SLOT_BYTES, TensorDesc, pack, round_up
 from metadef.graph import Graph, Tensor
@@ -125,7 +124,7 @@ def _desc_of(tensor: ScheduleTensor) -> TensorDesc:
 
 def _loads(schedule: Schedule) -> dict[int, int]:
     """The streamed weight that every load step copies, by the copy."""
-    loads = [step for step in schedule.steps if step.kernel is not None and step.kernel.op_type == LOAD]
+    loads = [step for step in schedule.steps if step.is_load]
     return {step.writes[0]: step.reads[0] for step in loads if step.reads[0] is not None}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from metadef.format import SLOT_BYTES, TensorDesc
-from metadef.kernel import Kernel
+from metadef.kernel import Engine, Kernel
 
 
 class TensorKind(Enum):
@@ -77,6 +77,11 @@ class Step:
     branch: str = ""
     loop_depth: int = 0
     jumps: tuple[int, ...] = ()
+
+    @property
+    def is_load(self) -> bool:
+        """Whether the step copies a streamed weight into the arena."""
+        return self.kernel is not None and self.kernel.engine is Engine.RTS and not self.jumps
 
 
 @dataclass(frozen=True)

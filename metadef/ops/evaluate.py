@@ -13,7 +13,6 @@ import numpy as np
 from metadef.control import BODY, COND, ELSE, IF, THEN
 from metadef.dtype import DType
 from metadef.error import OperatorError, UsageError, suggest
-from metadef.format import Shape
 from metadef.graph import Graph, Node, Tensor
 from metadef.kernel import FusedOp
 from metadef.op import Attrs, OpDef, get_op
@@ -140,7 +139,7 @@ def _check_feeds(graph: Graph, feeds: Mapping[str, np.ndarray]) -> None:
     for name, tensor in wanted.items():
         if name not in feeds:
             raise UsageError(f"input '{name}' is not fed", expected=str(tensor.desc))
-        shape: Shape = np.shape(feeds[name])
+        shape = np.shape(feeds[name])
         if shape != tensor.desc.origin_shape:
             raise UsageError(
                 f"input '{name}' has another shape", expected=str(tensor.desc.origin_shape), got=str(shape)
