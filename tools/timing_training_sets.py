@@ -23,6 +23,8 @@ from metadef.target import Target
 from timing_data import Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 
 FILE = "op_trace_910_gen1"
+_TUNED = {"resnet50_32_224_224", "resnet50_64_224_224"}
+"""Graphs whose block_dims are those of a tuning tool: the cheapest split."""
 _EPILOGUES = {
     "BNTrainingReduce": ("FusedBNTrainingReduce",), "ReluGradV2": ("ReluGradV2",), "AddN": ("Add",), "GeLU": ("Gelu",),
     "GeLUGrad": ("GeLUGrad",), "Tanh": ("Tanh",), "ReLU": ("Relu",), "Mul": ("Mul",), "FusedMulAdd": ("FusedMulAddN",),
@@ -33,7 +35,10 @@ def _fused(op_type: str, first_extra: int, extras: int) -> tuple[FusedOp, ...]:
     """The epilogue that a fused type's name tells; operands beyond the product's own are read by it in order."""
     if not op_type.startswith("FusionOp"):
         return ()
-    names = [name for part in op_type.split("_")[2:] for name in _EPILOGUES[part]]
+    parts = op_type.removesuffix("_AddN_ReluGradV2").split("_")[2:]
+    names = [name for part in parts for name in _EPILOGUES[part]]
+    if op_type.endswith("_AddN_ReluGradV2"):
+        names.append("FusedAddNReluGradV2")
     operands = [*range(first_extra, first_extra + extras), *[None] * len(names)]
     return tuple(FusedOp(name, operand=operand) for name, operand in zip(names, operands))
 
@@ -49,10 +54,17 @@ def batch_first(kernel_batch: int, block_dim: int) -> Callable[[Table], np.ndarr
     return marked
 
 
+def whole_accumulators(only: Callable[[Table], np.ndarray] | None) -> Callable[[Table], np.ndarray]:
+    """Kernels with a fused epilogue use L0C whole: the vector unit empties it before the next tile begins."""
+    return lambda table: ~table["double_l0c"] & (True if only is None else only(table))
+
+
 def _placed(kernel: Kernel, batch: int, row: dict[str, str], target: Target) -> float:
     """Microseconds with the published block_dim. That release's matrix products hardly overlap: one set of buffers."""
     block_dim = int(float(row["block_dim"]))
-    only = batch_first(batch, block_dim) if batch > 1 else None
+    only = batch_first(batch, block_dim) if batch > 1 and not set(row["models"].split(";")) & _TUNED else None
+    if kernel.fused:
+        only = whole_accumulators(only)
     chosen = choose_cube_kernel(kernel, target, cold_b=True, block_dim=block_dim, only=only)[0]
     if kernel.op_type in ("MatMulV2", "BatchMatMulV2") and isinstance(chosen.tile, CubeTile):
         chosen = replace(chosen, tile=replace(chosen.tile, double_l1=False, double_l0=False, double_l0c=False))

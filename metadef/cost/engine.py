@@ -349,12 +349,15 @@ class CubePlan(NamedTuple):
     call_cycles: int
     extra_bytes: int
     b_share: float
+    spread: int
+    insert_cycles: float
+    part_bytes: int
 
 
 RESIDENT_NONE, RESIDENT_PANEL, RESIDENT_ALL, RESIDENT_SHARED = 0, 1, 2, 3
 ROWS_ONE, ROWS_M, ROWS_K, ROWS_BLOCKS, ROWS_N, ROWS_N_BLOCKS = range(6)
 A_OPERAND, B_OPERAND, OUT_OPERAND, BIAS_OPERAND, EXTRA_OPERAND = range(5)
-TILE_AT, A_AT, B_AT, STEP_AT, OUT_AT = range(5)
+TILE_AT, A_AT, B_AT, STEP_AT, OUT_AT, PART_AT = range(6)
 
 
 @_inner
@@ -460,7 +463,7 @@ def emit_cube(plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.nda
     tm, tn = -(-plan.m // plan.m0), -(-plan.n // plan.n0)
     total = plan.images * tm * tn
     blocks = -(-plan.k // plan.k1)
-    room = blocks * (2 + 3 * -(-plan.k1 // plan.k0)) + 10
+    room = blocks * (2 + 3 * -(-plan.k1 // plan.k0)) + 10 + 3 * -(-plan.m0 * plan.n0 * 4 // plan.part_bytes)
     count = 0
     while at[TILE_AT] < total and count + room <= rows.shape[0]:
         tile = at[TILE_AT]
@@ -564,13 +567,16 @@ def _load(
         pixels = _pixels(plan, start, stop)
         if mode >= RESIDENT_ALL and mt > 0:
             pixels = _pixels(plan, plan.m_start, stop) - _pixels(plan, plan.m_start, start)
-        amount = pixels * plan.channels * plan.size * (depth / plan.k_total)
+        amount = pixels * plan.channels * plan.size * (depth / plan.k_total) / plan.spread
+        inserted = pixels * plan.channels * (depth / plan.k_total) / plan.c0 * plan.insert_cycles
         pieces = _pieces(plan.a_rows_by, stop - start, 0, depth * plan.channels // plan.k_total, plan.c0)
     else:
         columns = min(plan.n0, plan.n - nt * plan.n0)
         amount = depth * columns * plan.size * plan.b_share
+        inserted = 0.0
         pieces = _pieces(plan.b_rows_by, 0, columns, depth, plan.c0)
     _move(row, moves[operand], amount, pieces)
+    row[F_HOLD] += int(inserted)
     _set(row, 0, base + slot, pending)
     return count + 1
 
@@ -634,7 +640,7 @@ def _tile_tail(
     nt: int,
 ) -> int:  # fmt: skip
     """Move the tile's result out: by the fixpipe, or through the vector unit and UB."""
-    _, _, out, rest = _events(plan)
+    out = _events(plan)[2]
     slot = at[OUT_AT] % plan.out_slots
     at[OUT_AT] += 1
     height = min(plan.m0, plan.m - mt * plan.m0)
@@ -651,25 +657,44 @@ def _tile_tail(
         row[F_HOLD] = max(row[F_HOLD], int(np.ceil(kept * columns * 4 / moves[OUT_OPERAND, T_COLD_RATE])))
         _set(row, 0, out + plan.out_slots + slot, pending)
         return count + 1
-    half = at[TILE_AT] % 2
-    row = _row(rows, count, VECTOR, PATH_L0C_UB)
-    row[F_BYTES] = height * columns * 4
-    row[F_HOLD] = int(np.ceil(row[F_BYTES] / plan.to_ub_rate)) + plan.call_cycles
-    _wait(row, 0, out + slot, pending)
-    _wait(row, 1, rest + 8 + half, pending)
-    _set(row, 0, out + plan.out_slots + slot, pending)
-    row = _row(rows, count + 1, VECTOR, NO_PATH)
-    repeats = -(-height * columns * 4 // REPEAT_BYTES)
-    row[F_HOLD] = plan.epilogue_slope * repeats + plan.epilogue_calls * plan.call_cycles
-    if plan.extra_bytes:
-        _wait(row, 0, rest + 2 + half, pending)
-        _set(row, 0, rest + 4 + half, pending)
-    _set(row, 1, rest + 6 + half, pending)
-    row = _row(rows, count + 2, MTE3, int(moves[OUT_OPERAND, T_PATH]))
-    _wait(row, 0, rest + 6 + half, pending)
-    _move(row, moves[OUT_OPERAND], kept * columns * plan.out_bytes, pieces)
-    _set(row, 0, rest + 8 + half, pending)
-    return count + 3
+    return _parts_out(plan, moves, at, pending, rows, count, height, columns, kept, pieces, slot)
+
+
+@_inner
+def _parts_out(
+    plan: CubePlan, moves: np.ndarray, at: np.ndarray, pending: np.ndarray, rows: np.ndarray, count: int, height: int,
+    columns: int, kept: int, pieces: int, slot: int,
+) -> int:  # fmt: skip
+    """A tile's results through UB, as many at a time as it holds; the accumulators are free when the last have left."""
+    _, _, out, rest = _events(plan)
+    extra = at[TILE_AT] % 2
+    whole = height * columns * 4
+    parts = max(-(-whole // plan.part_bytes), 1)
+    for part in range(parts):
+        half = at[PART_AT] % 2
+        at[PART_AT] += 1
+        row = _row(rows, count, VECTOR, PATH_L0C_UB)
+        row[F_BYTES] = whole * (part + 1) // parts - whole * part // parts
+        repeats = -(-row[F_BYTES] // REPEAT_BYTES)
+        row[F_HOLD] = int(np.ceil(row[F_BYTES] / plan.to_ub_rate)) + plan.call_cycles
+        if part == 0:
+            _wait(row, 0, out + slot, pending)
+        _wait(row, 1, rest + 8 + half, pending)
+        if part == parts - 1:
+            _set(row, 0, out + plan.out_slots + slot, pending)
+        row = _row(rows, count + 1, VECTOR, NO_PATH)
+        row[F_HOLD] = plan.epilogue_slope * repeats + plan.epilogue_calls * plan.call_cycles
+        if plan.extra_bytes and part == 0:
+            _wait(row, 0, rest + 2 + extra, pending)
+        if plan.extra_bytes and part == parts - 1:
+            _set(row, 0, rest + 4 + extra, pending)
+        _set(row, 1, rest + 6 + half, pending)
+        row = _row(rows, count + 2, MTE3, int(moves[OUT_OPERAND, T_PATH]))
+        _wait(row, 0, rest + 6 + half, pending)
+        _move(row, moves[OUT_OPERAND], kept * columns * plan.out_bytes / parts, -(-pieces // parts))
+        _set(row, 0, rest + 8 + half, pending)
+        count += 3
+    return count
 
 
 @_entry

@@ -17,6 +17,7 @@ from metadef.format import FRACTAL_ROWS
 from metadef.target import Target
 
 Array = Any
+_SAMPLED_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _loads(
     images, m, n, k, tm, tn, blocks = sizes
     size = view.element_bytes
     limit = target.buffer_bytes["L1"]
-    a_tile = view.a_bytes(np.zeros_like(m), np.minimum(tiles.m0, view.m)) * (k / view.k)
+    a_tile = _mean_tile(view, tiles.m0, m) * (k / view.k)
     a_all = view.a_bytes(np.zeros_like(m), np.minimum(m, view.m)) * (k / view.k)
     b_tile, b_all = k * tiles.n0 * size, k * n * size
     resident = np.asarray(tiles.resident)
@@ -129,10 +130,22 @@ def _loads(
         block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
         issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
         cycles = cycles + amount * np.maximum(1 / rate, issue / block)
+    if view.window is not None and view.window.spread > 1:
+        blocks_in = a_bytes * view.window.spread / (view.element_bytes * target.c0(view.dtype))
+        cycles = cycles + blocks_in * target.value("cube.insert_cycles")
     by_columns = is_a | is_b_panel | ((resident == 0) & (view.n > view.m))
     cycles = np.maximum(cycles, _memory_cycles(target, view, tiles, (a_bytes, b_bytes), by_columns, cold))
     latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
     return cycles, latency + (a_tile + b_tile) / blocks / share
+
+
+def _mean_tile(view: CubeView, m0: Array, m: Array) -> Array:
+    """Bytes of A under a tile over the whole of K: the mean of the first few, which begin anywhere in a row."""
+    rows = np.minimum(m0, view.m)
+    if view.window is None:
+        return view.a_bytes(np.zeros_like(m), rows)
+    starts = [np.minimum(index * rows, view.m - rows) for index in range(_SAMPLED_TILES)]
+    return sum(view.a_bytes(start, start + rows) for start in starts) / _SAMPLED_TILES
 
 
 def _memory_cycles(

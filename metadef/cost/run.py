@@ -8,7 +8,7 @@ import numpy as np
 
 from metadef.cost import engine
 from metadef.cost.estimate import launch_cycles
-from metadef.cost.streams import WARM, CoreStream, MemoryState, heavy_share, kernel_streams
+from metadef.cost.streams import WARM, CoreStream, MemoryState, even_pieces, heavy_share, kernel_streams
 from metadef.error import ContractError
 from metadef.kernel import CubeTile, Kernel
 from metadef.target import Target
@@ -57,7 +57,7 @@ class KernelRun:
         return self.waves * self.core.cycles + self.launch_cycles
 
 
-def run_stream(stream: CoreStream, target: Target, cores: int, *, keep: int = 0) -> CoreRun:
+def run_stream(stream: CoreStream, target: Target, cores: float, *, keep: int = 0) -> CoreRun:
     """Execute a stream while ``cores`` cores share L2 and memory; ``keep`` instructions are recorded with their times.
 
     Every core has an even share of the bandwidth. Cores that repeat many tiles fall out of step: what one leaves
@@ -111,7 +111,7 @@ def _execute(stream: CoreStream, target: Target, shares: tuple[float, float], ke
     )
 
 
-def bandwidth_shares(target: Target, cores: int, *, on_cube: bool = False) -> tuple[float, float]:
+def bandwidth_shares(target: Target, cores: float, *, on_cube: bool = False) -> tuple[float, float]:
     """(L2, memory) bytes per cycle that one of ``cores`` working cores gets, its own limit included."""
     l2 = min(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
     own = target.value(f"memory.dram_core_{'cube_' if on_cube else ''}bytes_per_cycle")
@@ -134,17 +134,21 @@ def run_kernel(
         return composed
     on_cube = isinstance(kernel.tile, CubeTile)
     cores = min(kernel.block_dim, target.cores(on_cube))
+    waves = -(-kernel.block_dim // cores)
+    even = even_pieces(kernel, target)
+    # Cores with less to do leave their bandwidth to the others when they are done.
+    sharing = max(1.0, min(even / waves, cores))
     fullest = kernel_streams(kernel, target, memory)
     assert fullest is not None
-    core = run_stream(fullest, target, cores, keep=keep)
+    core = run_stream(fullest, target, sharing, keep=keep)
     least = kernel_streams(kernel, target, memory, smallest=True)
-    mean, total = core.cycles, kernel.block_dim
-    moved = {name: count * total for name, count in core.moved.items()}
-    hbm, l2, requests = core.hbm_bytes * total, core.l2_bytes * total, core.requests * total
-    waves = -(-kernel.block_dim // cores)
+    total = kernel.block_dim
+    mean = core.cycles * even / total
+    moved = {name: round(count * even) for name, count in core.moved.items()}
+    hbm, l2, requests = (round(count * even) for count in (core.hbm_bytes, core.l2_bytes, core.requests))
     share = 1.0
     if least is not None:
-        light = run_stream(least, target, cores)
+        light = run_stream(least, target, sharing)
         share = heavy_share(kernel, target)
         mean = round(core.cycles * share + light.cycles * (1 - share))
 

@@ -43,14 +43,14 @@ TABLE: tuple[Signature, ...] = (
     Signature(("LambApplyOptimizerAssign",), ("mul", "muls", "add", "muls", "add", *("div",) * 3, "sqrt", *times(29))),
     Signature(("LambApplyWeightAssign",), times(8)),
     Signature(("ClipByNormNoDivSum",), ("compare", "select", "sqrt", "max")),
-    Signature(("FusedAddNReluGradV2",), ("add", "compare", "select", "mul"), fp32=True),
+    Signature(("FusedAddNReluGradV2",), ("add", "compare", "select", "mul", "mul"), fp32=True),
     # reductions
     Signature(("BiasAddGrad",), times(6)),
     Signature(("ReduceSum", "SquareSumV1", "SquareSumV2", "FusionOp_ReduceSum_Square"), times(4)),
     Signature(("ReduceMean",), ("reduce_sum", "muls")),
     last(("ReduceMax",), times(3), 19),
     # normalisation in training
-    Signature(("FusedBNTrainingReduce",), times(11), fp32=True),
+    Signature(("FusedBNTrainingReduce",), times(9), fp32=True),
     planes(("BNTrainingReduce",), times(4), 4),
     planes(("BNTrainingReduceGrad",), times(5), 3, wide=times(6)),
     planes(("BNTrainingUpdate",), times(2), 3),

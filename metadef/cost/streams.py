@@ -24,6 +24,8 @@ from metadef.target import Target
 BATCH_ROWS = 1 << 15
 _REST_EVENTS = 10
 _L0C_BYTES = 4
+_UB_PARTS = 6
+"""Accumulators that UB takes at a time, as a part of UB: with a copy in work and the rounded results, each twice."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class CoreStream:
         if self.plan is None:
             return self.moves.shape[0] + self.work.shape[0] + self.events + 8
         plan = self.plan
-        return ceil_div(plan.k, plan.k1) * (2 + 3 * ceil_div(plan.k1, plan.k0)) + self.events + 16
+        parts = ceil_div(plan.m0 * plan.n0 * _L0C_BYTES, plan.part_bytes)
+        return ceil_div(plan.k, plan.k1) * (2 + 3 * ceil_div(plan.k1, plan.k0)) + 3 * parts + self.events + 16
 
 
 def kernel_streams(
@@ -144,6 +147,22 @@ def heavy_share(kernel: Kernel, target: Target) -> float:
     for whole, part, split in (*sizes, (cube.n, piece.n, tile.split_n), (cube.k, piece.k, tile.split_k)):
         share *= min(whole // part, split) / split
     return share
+
+
+def even_pieces(kernel: Kernel, target: Target) -> float:
+    """How many pieces as large as the fullest one make up the whole work; no more than ``block_dim``."""
+    if not isinstance(kernel.tile, CubeTile):
+        view = VectorView.of(kernel, target)
+        return min(view.units / max(view.share(kernel.block_dim), 1), kernel.block_dim)
+    cube, tile = CubeView.of(kernel, target), kernel.tile
+    piece = piece_of(cube, tile)
+    count = min(cube.batch / piece.batch, tile.split_batch)
+    for whole, part, unit, split in (
+        (cube.m, piece.m, FRACTAL_ROWS, tile.split_m), (cube.n, piece.n, FRACTAL_ROWS, tile.split_n),
+        (cube.k, piece.k, cube.fractal_k, tile.split_k),
+    ):  # fmt: skip
+        count *= min(ceil_div(whole, unit) * unit / part, split)
+    return count
 
 
 def arithmetic(kernel: Kernel, target: Target) -> tuple[int, int]:
@@ -283,6 +302,8 @@ def _cube_stream(
         int(target.has_fixpipe), _out_bytes(view, tile),
         0.0 if target.has_fixpipe else float(target.path("L0C->UB").bytes_per_cycle),
         slope, calls, target.value("vector.dependent_call_cycles"), sum(view.extra_bytes), view.b_share,
+        window.spread if window else 1, float(target.value("cube.insert_cycles")) if window and window.spread > 1 else 0.0,
+        target.buffer_bytes["UB"] // _UB_PARTS,
     )  # fmt: skip
     moves = _cube_moves(kernel, view, tile, piece, target, memory, start, (a_mode, b_mode))
     events = 2 * (a_slots + b_slots + plan.l0_slots + plan.out_slots) + _REST_EVENTS
@@ -299,7 +320,8 @@ def _epilogue(view: CubeView, target: Target) -> tuple[int, int]:
     """(vector cycles per 256-byte repeat of fp32, dependent calls a tile) where results pass the vector unit."""
     if target.has_fixpipe:
         return 0, 0
-    names = list(view.epilogue) + ["add"] * view.has_bias + ["cast"] * (view.out_bytes < 4)
+    # Results are rounded on their way from L0C; what is read beside them is widened first.
+    names = list(view.epilogue) + ["add"] * view.has_bias
     names += ["cast"] * sum(size < 4 for size in view.extra_bytes)
     return sum(target.vector_instruction(name, 4)[1] for name in names), len(names)
 
