@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from metadef.error import TargetError
 from metadef.graph import Graph, Tensor
-from metadef.legalize import arithmetic, compositions, control, einsum, movement, networks, quantised, reductions  # noqa: F401  (they fill the table)
+from metadef.legalize import (  # noqa: F401  (they fill the table)
+    arithmetic,
+    compositions,
+    control,
+    einsum,
+    movement,
+    networks,
+    quantised,
+    recurrent,
+    reductions,
+)
 from metadef.legalize.nodes import legalize_nodes, mapped
 from metadef.legalize.table import Step, Unmapped, find_rule, known_types, rule
 from metadef.target import Target

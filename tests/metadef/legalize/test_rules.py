@@ -463,7 +463,25 @@ QUANTISED = [
     Case("DynamicQuantizeLinear-nothing", "DynamicQuantizeLinear", [np.zeros((3, 4), np.float32)], outputs=3),
 ]  # fmt: skip
 
-CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE, *COMPOSED, *QUANTISED]
+
+def _lstm(label: str, steps: int, ways: int, operands: int, **attrs: Any) -> Case:
+    """An LSTM over (steps, 3, 5) with 6 hidden units and the first ``operands`` of its operands."""
+    whole = [
+        f32(steps, 3, 5), Const(f32(ways, 24, 5)), Const(f32(ways, 24, 6)), Const(f32(ways, 48)), None,
+        f32(ways, 3, 6), f32(ways, 3, 6),
+    ]  # fmt: skip
+    return Case(f"LSTM-{label}", "LSTM", whole[:operands], {"hidden_size": 6, **attrs}, outputs=3)
+
+
+RECURRENT = [
+    _lstm("one-step", 1, 1, 7),
+    _lstm("steps", 4, 1, 7),
+    _lstm("no-bias", 3, 1, 3),
+    _lstm("reverse", 4, 1, 4, direction="reverse"),
+    _lstm("bidirectional", 3, 2, 7, direction="bidirectional"),
+]
+
+CASES = [*ELEMENTWISE, *CONV, *MATRIX, *REDUCE, *MOVE, *COMPOSED, *QUANTISED, *RECURRENT]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
