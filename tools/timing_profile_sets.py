@@ -18,6 +18,8 @@ from timing_vector_sets import stored_desc
 FILE = "op_profiler_910b"
 _INDEXED = ("ReduceSum", "BroadcastTo", "Transpose", "Slice", "StridedSlice", "Tile")
 """Operators whose further inputs are shapes, axes or positions."""
+_PASSING = 1 / 3
+"""Share of L2 up to which a result replaces one that nobody needs any more; a larger one drives out what is needed."""
 _TILE_BYTES = 16384
 """What the runtime on the chip hands out at a time."""
 
@@ -75,7 +77,9 @@ def row_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> Mi
         chain.vector(_real_type(row, inputs), values, outputs=outputs or inputs[:1], block_dim=cores)
     far = _far(row, inputs) if len(chain.steps[0][1]) == len(inputs) else []
     warm = [not item for item in far] or [True] * len(chain.steps[0][1])
-    us = chain.us(form, warm=warm, full=any(far))
+    stored = sum(item.desc.payload_bytes for item in chain.steps[-1][2])
+    lasting = form == "trace" and stored > target.value("memory.l2_bytes") * _PASSING
+    us = chain.us(form, warm=warm, full=any(far) or lasting)
     if row["accelerator"] == "MIX_AIV":
         us = us.plus(target.value("launch.workspace_us"))
     if form == "pypto":

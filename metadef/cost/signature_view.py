@@ -138,18 +138,18 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
         listed.append(_listed(names, target, width, bytes_=_stored(big) * width))
     if rows and signature.row_calls:
         listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
-    listed += _scalar_work(kernel, signature, _stored(big), target)
+    listed += _scalar_work(kernel, signature, _stored(big), units, target)
     loads, stores = _streams(kernel, _stored(big))
     return VectorView(
         units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
     )
 
 
-def _scalar_work(kernel: Kernel, signature: Signature, elements: int, target: Target) -> list[Work]:
+def _scalar_work(kernel: Kernel, signature: Signature, elements: int, units: int, target: Target) -> list[Work]:
     """What scalar code does: per element, and on every core at the start (kernels of the second generation)."""
     cycles = elements * signature.scalar
     if not target.coupled:
-        cycles += kernel.block_dim * signature.setup
+        cycles += min(kernel.block_dim, units) * signature.setup
     return [Work("copy", 4, calls=0.0, scalar_cycles=float(cycles))] if cycles else []
 
 
@@ -173,7 +173,7 @@ def _written(kernel: Kernel, signature: Signature, target: Target) -> VectorView
         SLOT_BYTES // result.dtype.bytes,
         (),
         (Stream(0, amount),),
-        (_listed(("dup",), target, 4), *computed, *_scalar_work(kernel, signature, 0, target)),
+        (_listed(("dup",), target, 4), *computed, *_scalar_work(kernel, signature, 0, units, target)),
     )
 
 
@@ -322,7 +322,7 @@ def _elements(kernel: Kernel, signature: Signature, target: Target) -> VectorVie
     else:
         cycles = elements * target.value("vector.move_element_cycles")
         listed.append(Work("copy", size, calls=0.0, scalar_cycles=cycles))
-    listed += _scalar_work(kernel, signature, 0, target)
-    loads = (Stream(0, x.payload_bytes, elements / run if blocks > 1 else 0.0, run * size),)
     units = max(ceil_div(elements * size, SLOT_BYTES), 1)
+    listed += _scalar_work(kernel, signature, 0, units, target)
+    loads = (Stream(0, x.payload_bytes, elements / run if blocks > 1 else 0.0, run * size),)
     return VectorView(units, max(elements // units, 1), loads, (Stream(0, y.payload_bytes),), tuple(listed))

@@ -33,8 +33,6 @@ _REDUCTION_CALLS = 5
 _FRACTAL_COPY_CYCLES = 6
 """Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5). Bytes have
 no copy of strided blocks: each piece of 32 takes as long (910B, weights of 8 bits to NZ)."""
-_TAP_BLOCK_CYCLES = 24
-"""Cycles of moving one block of sixteen between a filter's plain layout and FRACTAL_Z."""
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -480,7 +478,8 @@ def _exchanged_work(kernel: Kernel, elements: int, target: Target) -> list[Work]
     listed = [Work("transpose", size, bytes=rounds * elements * size)]
     if Format.FRACTAL_Z in (y.format, x.format):
         # Taps, channels and filters all change places: every block of sixteen moves by itself as well.
-        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=_TAP_BLOCK_CYCLES))
+        each = target.value("vector.tap_block_cycles")
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=each))
     odd = plane * size % BLOCK_BYTES and plane <= LONG_ROW and not target.value("alignment.padded_copy")
     if kernel.op_type == "TransData" and odd:
         cycles = blocks * target.value("alignment.scalar_cycles_per_element")

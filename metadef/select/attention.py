@@ -68,7 +68,7 @@ def attention_kernel(
     softmax = Stage(deal.softmax(target), (None,))
     sums = Stage(deal.product(deal.block, size.value_width, False, target), (None, 2), (1.0, last))
     rescale = Stage(deal.rescale(size.value_width, target), (None,), (), True)
-    stages = (scores, softmax, sums, rescale)
+    stages: tuple[Stage, ...] = (scores, softmax, sums, rescale)
     if gradient:
         by_values = Stage(deal.product(size.value_width, deal.block, True, target), (0, 2), (first, last))
         by_scores = Stage(deal.product(deal.block, size.key_width, False, target), (None, 1), (1.0, last))
