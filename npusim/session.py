@@ -150,10 +150,10 @@ class InferenceSession:
         load = partial(_load, self.model, self.target, self.options)
         self._gears = GearBox(self.model.programs, load, self.options.padding)
         self._gear, self.program = next(iter(self.model.programs.items()))
-        self._gears.loaded(self._gear)
+        loaded = self._gears.loaded(self._gear)
         if self.options.elastic and self._gears.geared and self._compilation is not None:
             self._gears.elastic = Elastic(
-                partial(_compile_shapes, source, self.target, self.options), self.loaded.device.memory
+                partial(_compile_shapes, source, self.target, self.options), loaded.device.memory
             )
         self._variant: InferenceSession | None = None
         self._variants: Variants[InferenceSession] | None = None
