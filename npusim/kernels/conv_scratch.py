@@ -104,7 +104,7 @@ class Scratch:
             rows = list(range((band_rows - 1) * sh + (kh - 1) * dh + 1))
         self.rows = np.array(rows, np.int64)
         self.group_bytes = len(rows) * self.row_bytes
-        slack = 256 + (panels.tile_length(host().tile_rows) + 1) * self.pixel_bytes
+        slack = 256 + (host().tile_rows + 1) * self.pixel_bytes
         self.bytes = -(-(self.groups * self.group_bytes + slack) // 64) * 64
 
     def taps(self) -> np.ndarray:

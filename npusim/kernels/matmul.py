@@ -221,31 +221,49 @@ def _lanes_at(k: Kernel, at: Val, half: Val, lane: Val, count: Val, spare: Val, 
 
 
 def _emit_fill(k: Kernel, dtype: str) -> None:
-    """fill(desc, scratch, matrix, first row, rows): fp32 [K/16][band][16], zero beyond K."""
+    """fill(desc, scratch, matrix, first row, rows): fp32 [K/16][band][16], zero beyond K.
+
+    Evenly spaced rows of adjacent columns are read two groups of columns, a cache line, at a time.
+    """
     size = SIZE[dtype]
+    _emit_group(k, dtype)
     with k.function("fill", [I64] * 5) as (desc, base, matrix, first, rows):
+        pitch, groups = k.field(desc, _RL), k.field(desc, _GROUPS)
+        group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
+        block = k.field(desc, _BAND) * _PIXEL
+        even = k.field(desc, _RG).eq(pitch * 16) & k.field(desc, _RH).eq(pitch * 8)
+        adjacent = lane.eq(size) & half.eq(8 * size)
+        together = k.select(even & adjacent, (k.field(desc, _K) >> 5) * 2, 0)
+        with k.loop(together, step=2) as group:
+            source, target = matrix + group * group_step + first * pitch, base + group * block
+            with k.loop(rows) as r:
+                at = source + r * pitch
+                pair = [k.load_f32(at + group_step * n, dtype) for n in range(2)]
+                for n, value in enumerate(pair):
+                    k.store(value, target + block * n + r * _PIXEL)
+        with k.loop(groups, start=together) as group:
+            k.call("group", desc, base, matrix, first, rows, group)
+
+
+def _emit_group(k: Kernel, dtype: str) -> None:
+    """group(desc, scratch, matrix, first row, rows, group): one group of 16 columns with any strides."""
+    size = SIZE[dtype]
+    with k.function("group", [I64] * 6) as (desc, base, matrix, first, rows, group):
         row_strides = (k.field(desc, _RG), k.field(desc, _RH), k.field(desc, _RL))
         group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
-        depth, block = k.field(desc, _K), k.field(desc, _BAND) * _PIXEL
         spare = k.alloca(64)
-        with k.loop(k.field(desc, _GROUPS)) as group:
-            count = k.minimum(depth - group * 16, 16)
-            source, target = matrix + group * group_step, base + group * block
-            dense = lane.eq(size) & count.eq(16)
-            adjacent = dense & half.eq(8 * size)
-            with k.either(adjacent) as (whole, other):
-                with whole, k.loop(rows) as r:
-                    at = source + _place(k, first + r, row_strides)
-                    k.store(k.load_f32(at, dtype), target + r * _PIXEL)
-                with other, k.loop(rows) as r:
-                    at = source + _place(k, first + r, row_strides)
-                    with k.either(dense) as (halves, lanes):
-                        with halves:
-                            k.store(k.load_f32(at, dtype, 8), target + r * _PIXEL)
-                            k.store(k.load_f32(at + half, dtype, 8), target + r * _PIXEL + 32)
-                        with lanes:
-                            _lanes_at(k, at, half, lane, count, spare, dtype)
-                            k.store(k.load_f32(spare, dtype), target + r * _PIXEL)
+        count = k.minimum(k.field(desc, _K) - group * 16, 16)
+        source, target = matrix + group * group_step, base + group * k.field(desc, _BAND) * _PIXEL
+        dense = lane.eq(size) & count.eq(16)
+        with k.loop(rows) as r:
+            at = source + _place(k, first + r, row_strides)
+            with k.either(dense) as (halves, lanes):
+                with halves:
+                    k.store(k.load_f32(at, dtype, 8), target + r * _PIXEL)
+                    k.store(k.load_f32(at + half, dtype, 8), target + r * _PIXEL + 32)
+                with lanes:
+                    _lanes_at(k, at, half, lane, count, spare, dtype)
+                    k.store(k.load_f32(spare, dtype), target + r * _PIXEL)
 
 
 def _emit_pack(k: Kernel, dtype: str, vectors: int) -> None:

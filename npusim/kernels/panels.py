@@ -52,7 +52,7 @@ from npusim.kernels.tiles import RAW, tile_name
 CORE_END = EPILOGUE + epilogue.FIELDS
 SUMS_BYTES = 14 * 2 * 64  # fp32 sums of the largest tile
 BUFFER_BYTES = SUMS_BYTES + 64
-_CHUNK_TILES = 12  # up to this many tiles a band, weights are multiplied in chunks that fit the level-1 cache
+_CHUNK_TILES = 16  # up to this many tiles a band, weights are multiplied in chunks that fit the level-1 cache
 
 
 @dataclass(frozen=True)
@@ -209,25 +209,29 @@ def balanced(count: int, most: int) -> list[int]:
     return [small + 1] * extra + [small] * (pieces - extra)
 
 
-def tile_length(count: int) -> int:
-    """Pixels a tile computes to deliver `count`: even above four, so that few variants exist."""
-    return count if count <= 4 else min(count + count % 2, host().tile_rows)
+def run_lengths(count: int) -> list[int]:
+    """Pixels that each of the fewest tiles over a run computes: even above four, so that few variants exist.
+
+    At most the last pixel of the last tile is one too many.
+    """
+    if count <= 4:
+        return [count] if count > 0 else []
+    return [2 * n for n in balanced(-(-count // 2), host().tile_rows // 2)]
 
 
 def run_extent(count: int) -> tuple[int, int]:
     """Tiles, and pixels they compute, of `run_tiles(count)`."""
-    if count <= 0:
-        return 0, 0
-    pieces = -(-count // host().tile_rows)
-    small, extra = divmod(count, pieces)
-    return pieces, extra * tile_length(small + 1) + (pieces - extra) * tile_length(small)
+    if count <= 4:
+        return int(count > 0), max(0, count)
+    even = count + count % 2
+    return -(-even // (host().tile_rows // 2 * 2)), even
 
 
 def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
     """Tiles over `count` pixels in a row of the scratch block."""
     steps, at = [], 0
-    for n in balanced(count, host().tile_rows):
-        steps.append(TileStep(1, tile_length(n), at * pixel_bytes, n))
+    for n in run_lengths(count):
+        steps.append(TileStep(1, n, at * pixel_bytes, min(n, count - at)))
         at += n
     return steps
 

@@ -11,7 +11,7 @@ BAND_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 56, 6
 SPLIT_COUNTS = (1, 2, 3, 4, 6, 8)
 # Cycles, measured on AVX2 and AVX-512 machines: a vector widened into scratch, a vector of weights widened, a tile's
 # beginning and end, a part handed to a thread; bytes of weights from beyond the level-2 cache in a cycle.
-_FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 5.0, 2.5, 60.0, 400.0
+_FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 7.0, 2.5, 60.0, 400.0
 _WEIGHT_BYTES_PER_CYCLE = 12.0
 
 

@@ -25,7 +25,7 @@ from npusim.executor import Executor
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.weights import aligned
-from tools.bench.kernels import interleave, session
+from tools.bench.measure import interleave, session
 
 
 def chain(length: int, elements: int) -> tuple[list[Call], list[np.ndarray]]:

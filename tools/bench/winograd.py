@@ -21,7 +21,7 @@ from npusim.executor import Executor
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.winograd import pack_winograd, winograd2d
-from tools.bench.kernels import interleave, session
+from tools.bench.measure import interleave, session
 
 SHAPES = [(64, 56, 64), (128, 28, 128), (256, 14, 256), (512, 7, 512), (64, 224, 64), (256, 56, 256), (512, 28, 512)]
 RNG = np.random.default_rng(0)
