@@ -7,13 +7,14 @@ another tensor's bytes, an output that is gone at the end, a race between stream
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
 
 from metadef.error import PlanError, Problem
 from metadef.memory import replay
+from metadef.memory.columns import RowColumns
 from metadef.memory.pause import collector_paused
 from metadef.memory.placement import Facts, placement_problems
 from metadef.memory.plan import MemoryPlan
@@ -35,10 +36,10 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
             permission, wrong totals, or a plan made for another revision; up to twenty problems at once.
     """
     with collector_paused():
-        facts = Facts(schedule)
-        problems = list(placement_problems(schedule, plan, facts))
+        facts, rows = Facts(schedule), RowColumns(plan.rows)
+        problems = list(placement_problems(schedule, plan, facts, rows))
         if not problems:
-            runner = _Runner(schedule, Touches(schedule, plan, facts), facts)
+            runner = _Runner(schedule, Touches(schedule, facts, rows), facts)
             for world in _worlds(schedule):
                 runner.run(world)
             problems = list(runner.problems.values())
@@ -52,20 +53,18 @@ class _Runner:
     def __init__(self, schedule: Schedule, touches: Touches, facts: Facts) -> None:
         self.schedule, self.touches, self.facts = schedule, touches, facts
         self.problems: dict[str, Problem] = {}
-        tensors = schedule.tensors
-        self.allowed = {(pair.step, pair.read, pair.write) for pair in schedule.inplace}
-        self.given = np.array([tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT) for tensor in tensors], np.bool_)
+        self.given = facts.weight | facts.columns.of_kind(TensorKind.INPUT)
         self.fixed = self.given.copy()
         self.fixed[[touches.place[t] for t in schedule.inputs]] = True
         self.step_labels = [step.branch for step in schedule.steps]
-        self.tensor_labels = [tensor.branch for tensor in tensors]
+        self.tensor_labels = [tensor.branch for tensor in schedule.tensors]
         self.order = _unrolled(schedule.steps)
 
     def run(self, world: World) -> None:
         """One execution in which the conditions of ``world`` take its sides; other branches do not run."""
         made = self.touches
         runs, exists, agrees = self._presence(world)
-        scratch = np.ones(len(made.scratch), np.bool_)
+        scratch = np.ones(len(made.scratch_rows), np.bool_)
         there = np.where(
             made.kind == WRITE, np.append(agrees, scratch)[made.owner], np.append(exists, scratch)[made.owner]
         )
@@ -102,7 +101,7 @@ class _Runner:
         return np.asarray(spread[made.families[:tensors]])
 
     def _written(self, runs: np.ndarray) -> np.ndarray:
-        return np.append(self.given | self._by_family(runs), np.ones(len(self.touches.scratch), np.bool_))
+        return np.append(self.given | self._by_family(runs), np.ones(len(self.touches.scratch_rows), np.bool_))
 
     def _from_start(self, runs: np.ndarray, exists: np.ndarray) -> np.ndarray:
         """Inputs, and tensors whose first access is a read."""
@@ -164,42 +163,43 @@ class _Runner:
         start = np.searchsorted(steps, np.arange(self.touches.end + 2))
         return np.concatenate([valued[start[k] : start[k + 1]] for k in (*self.order, self.touches.end)])
 
+    @cached_property
+    def _allowed(self) -> np.ndarray:
+        """Permissions as step, source and target; steps and tensors by position."""
+        place = self.touches.place
+        known = [p for p in self.schedule.inplace if p.read in place and p.write in place]
+        table = [(pair.step, place[pair.read], place[pair.write]) for pair in known]
+        return np.array(table, np.int64).reshape(-1, 3)
+
     def _within(self, touched: np.ndarray) -> None:
         """What one step writes may lie on nothing else of the step, unless a relation or permission says so."""
         made = self.touches
         mine = touched[(made.kind[touched] != PART) & (made.step[touched] < made.end)]
-        granted_at_most = len(self.allowed) + MOST_FOUND
-        for one, other in self._pairs(replay.meetings, mine, granted_at_most):
-            step = self.schedule.steps[int(made.step[one])]
-            problem = self._overwrites(step, int(made.owner[one]), int(made.owner[other]), made.kind[one] == WRITE)
-            if problem:
-                self._report(problem, step.name)
-
-    def _overwrites(self, step: Step, one: int, other: int, both_written: bool) -> str:
-        """Why a step may not write ``other`` over ``one`` ("" = it may)."""
-        tensors, facts = self.schedule.tensors, self.facts
-        why = "without permission"
-        if not both_written and max(one, other) < len(tensors):
-            granted = (step.id, tensors[one].id, tensors[other].id) in self.allowed
-            fits = granted and facts.payload[other] <= facts.payload[one]
-            if fits and self.touches.low[one] == self.touches.low[other]:
-                return ""
-            if granted:
-                why = "at another offset than the permission grants" if fits else "although it is larger"
-        return f"'{self._name(other)}' is written over '{self._name(one)}' in the same step {why}"
+        found, others = self._pairs(replay.meetings, mine, len(self.schedule.inplace) + MOST_FOUND)
+        step, one, other = made.step[found], made.owner[found], made.owner[others]
+        granted = _among(np.stack([step, one, other], axis=1), self._allowed) & (made.kind[found] == READ)
+        fits = made.sizes[other] <= made.sizes[one]
+        fits[granted] = self.facts.payload[other[granted]] <= self.facts.payload[one[granted]]
+        for k in np.flatnonzero(~(granted & fits & (made.low[one] == made.low[other]))).tolist():
+            why = "without permission"
+            if granted[k]:
+                why = "at another offset than the permission grants" if fits[k] else "although it is larger"
+            text = f"'{self._name(int(other[k]))}' is written over '{self._name(int(one[k]))}' in the same step {why}"
+            self._report(text, self.schedule.steps[int(step[k])].name)
 
     def _race(self, touched: np.ndarray) -> None:
         """Accesses of the same bytes by unordered steps of two streams, where one writes another tensor."""
         made = self.touches
         mine = touched[(made.kind[touched] != PART) & (made.step[touched] < made.end)]
-        for one, other in self._pairs(replay.races, mine, MOST_FOUND, made.streams[made.step[mine]], made.clocks):
+        met = self._pairs(replay.races, mine, MOST_FOUND, made.streams[made.step[mine]], made.clocks)
+        for one, other in zip(*(touches.tolist() for touches in met)):
             first, later = (self.schedule.steps[int(made.step[k])].name for k in (one, other))
             names = f"'{self._name(int(made.owner[other]))}' and '{self._name(int(made.owner[one]))}'"
             self._report(f"{names} of step '{first}' share bytes, and no event orders the steps", later)
 
     def _pairs(
         self, loop: Callable[..., int], mine: np.ndarray, most: int, *order: np.ndarray
-    ) -> Iterable[tuple[int, int]]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         made = self.touches
         owner = made.owner[mine]
         found, others = np.zeros(most, np.int64), np.zeros(most, np.int64)
@@ -207,7 +207,7 @@ class _Runner:
             loop, len(mine), made.step[mine], *order, made.low[owner], made.high[owner], made.kind[mine] == WRITE,
             made.families[owner], made.linked, made.family_count, found, others,
         )  # fmt: skip
-        return zip(mine[found[:count]].tolist(), mine[others[:count]].tolist())
+        return mine[found[:count]], mine[others[:count]]
 
     @cached_property
     def _names(self) -> list[str]:
@@ -218,6 +218,14 @@ class _Runner:
 
     def _report(self, message: str, where: str) -> None:
         self.problems.setdefault(f"{where}: {message}", Problem(message, code=INNER_ERROR, node=where))
+
+
+def _among(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Which rows are among the known ones."""
+    if not len(rows) or not len(known):
+        return np.zeros(len(rows), np.bool_)
+    numbers = np.unique(np.concatenate([known, rows]), axis=0, return_inverse=True)[1].reshape(-1)
+    return np.isin(numbers[len(known) :], numbers[: len(known)])
 
 
 def _agrees(label: str, world: World) -> bool:

@@ -7,25 +7,29 @@ All rows are screened as columns; texts are made for the few that fail.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import numpy as np
 
 from metadef.error import Problem
 from metadef.format import SLOT_BYTES, slot_bytes
+from metadef.memory.columns import RowColumns, ScheduleColumns, numbered
 from metadef.memory.plan import MemoryPlan, PlanRow
 from metadef.schedule import Group, Schedule, ScheduleTensor, TensorKind
 
 INNER_ERROR = "E19999"
 ALIAS_KINDS = ("", "view", "inplace", "group")
+REGIONS = ("weights", "arena", "io")
+WEIGHTS, ARENA, IO = range(3)
 
 
 class Facts:
     """What the checker needs of every tensor of a schedule, derived once; columns are by position of the tensor."""
 
     def __init__(self, schedule: Schedule) -> None:
-        tensors = schedule.tensors
-        self.place = {tensor.id: k for k, tensor in enumerate(tensors)}
+        self.columns = given = ScheduleColumns(schedule)
+        self.place = given.place
         self.views = {view.tensor for view in schedule.views}
         self.packed = {t for group in schedule.groups if not group.padded for t in group.members}
         self.free = self.views | {
@@ -33,42 +37,39 @@ class Facts:
         }
         self.related = {t for view in schedule.views for t in (view.tensor, view.base)}
         self.related |= {t for group in schedule.groups for t in (group.parent, *group.members)}
-        kinds = [tensor.kind for tensor in tensors]
-        self.outputs = {t.id for t, kind in zip(tensors, kinds) if kind == TensorKind.OUTPUT} | {*schedule.outputs}
-        self.io = self.outputs | {*schedule.inputs}
-        self.io |= {t.id for t, kind in zip(tensors, kinds) if kind == TensorKind.INPUT}
-        self.weight = np.array([kind == TensorKind.WEIGHT for kind in kinds], np.bool_)
-        self.payload = np.array([tensor.payload_bytes for tensor in tensors], np.int64)
-        self.sizes = self._required(np.array([tensor.slot_bytes for tensor in tensors], np.int64))
-        self.first, self.last = self._accesses(schedule)
+        self.outputs = {*given.ids[given.of_kind(TensorKind.OUTPUT)].tolist(), *schedule.outputs}
+        self.io = self.outputs | {*schedule.inputs, *given.ids[given.of_kind(TensorKind.INPUT)].tolist()}
+        self.weight, self.payload = given.of_kind(TensorKind.WEIGHT), given.payload
+        self.sizes = self._required(given.slot)
+        self.first, self.last = self._accesses(len(schedule.steps))
+
+    def marked(self, ids: Iterable[int]) -> np.ndarray:
+        """Which tensors are among these; ids that no tensor has (a group without parent) are passed over."""
+        mask = np.zeros(len(self.place), np.bool_)
+        mask[[self.place[t] for t in ids if t in self.place]] = True
+        return mask
 
     def _required(self, own_slot: np.ndarray) -> np.ndarray:
         """Bytes that belong to a tensor alone: its slot, but only its payload inside a view or an unpadded group."""
         weight_slot = -(-self.payload // SLOT_BYTES) * SLOT_BYTES
         sizes = np.where(self.weight, weight_slot, slot_bytes(self.payload))  # type: ignore[arg-type]
         sizes = np.where(self.payload == 0, 0, sizes)
-        packed = np.fromiter(map(self.place.__getitem__, self.packed), np.int64, len(self.packed))
+        packed, views = self.marked(self.packed), self.marked(self.views)
         sizes[packed] = self.payload[packed]
         sizes = np.where(own_slot > 0, own_slot, sizes)
-        views = np.fromiter(map(self.place.__getitem__, self.views), np.int64, len(self.views))
         sizes[views] = self.payload[views]
         return np.asarray(sizes, np.int64)
 
-    def _accesses(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    def _accesses(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """First and last step that touches each tensor (of one that nobody does: none, as an empty range)."""
-        first, last = [len(schedule.steps)] * len(self.place), [-1] * len(self.place)
-        for k, step in enumerate(schedule.steps):
-            for tensors in (step.reads, step.writes):
-                for tensor in tensors:
-                    if tensor is not None:
-                        place = self.place[tensor]
-                        last[place] = k
-                        if first[place] > k:
-                            first[place] = k
-        return np.array(first, np.int64), np.array(last, np.int64)
+        first, last = np.full(len(self.place), steps), np.full(len(self.place), -1)
+        for step, place in (self.columns.reads, self.columns.writes):
+            np.minimum.at(first, place, step)
+            np.maximum.at(last, place, step)
+        return first, last
 
 
-def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
+def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
     """Everything that is wrong with the rows by themselves; nothing is simulated."""
     wanted, made_for = schedule.graph_revision, plan.graph_revision
     if made_for != wanted:
@@ -76,13 +77,13 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> It
             "the plan belongs to another revision of the graph", code=INNER_ERROR, node=schedule.name,
             expected=f"revision {wanted}", got=f"revision {made_for}", hint="plan the schedule again",
         )  # fmt: skip
-    yield from _missing_rows(schedule, plan)
+    yield from _missing_rows(schedule, plan, facts, made)
     rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
     if facts.place.keys() - rows.keys():
         return
-    in_order = [rows[tensor.id] for tensor in schedule.tensors]
-    for k in _suspects(schedule, in_order, plan, facts):
-        yield from _row_problems(schedule.tensors[k], in_order[k], plan, facts)
+    for k in _suspects(plan, facts, made):
+        tensor = schedule.tensors[k]
+        yield from _row_problems(tensor, rows[tensor.id], plan, facts)
     for view in schedule.views:
         base, row = rows[view.base], rows[view.tensor]
         if (row.region, row.pool, row.offset) != (base.region, base.pool, base.offset + view.offset_bytes):
@@ -94,39 +95,31 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> It
             )
     for group in schedule.groups:
         yield from _group_problems(schedule, group, rows, facts)
-    for row in plan.rows:
-        if row.tensor < 0:
-            yield from _workspace_problems(schedule, row, plan)
+    for k in np.flatnonzero(made.tensor < 0).tolist():
+        yield from _workspace_problems(schedule, plan.rows[k], plan)
     yield from _alias_problems(schedule, rows)
-    yield from _no_reuse_problems(schedule, plan)
+    yield from _no_reuse_problems(schedule, plan, facts, made)
     yield from _total_problems(plan)
 
 
-def _suspects(schedule: Schedule, rows: Sequence[PlanRow], plan: MemoryPlan, facts: Facts) -> list[int]:
+def _suspects(plan: MemoryPlan, facts: Facts, made: RowColumns) -> list[int]:
     """Positions of tensors whose row fails one of the checks of :func:`_row_problems`, by columns."""
-    tensors = schedule.tensors
-    offset = np.array([row.offset for row in rows], np.int64)
-    slot = np.array([row.slot_bytes for row in rows], np.int64)
-    payload = np.array([row.payload_bytes for row in rows], np.int64)
-    known: dict[tuple[str, str], int] = {}
-    region = np.array([known.setdefault((row.region, row.pool), len(known)) for row in rows], np.int64)
-    room = np.array([_region_bytes(plan, name, pool) for name, pool in known] or [0], np.int64)
-    bad = (payload != facts.payload) | (slot < facts.sizes) | (offset < 0)
-    bad |= (facts.sizes > 0) & (offset + facts.sizes > room[region])
-    expected = [_expected_region(tensor, facts) for tensor in tensors]
-    odd = [
-        row.pool != tensor.pool
-        or row.region != name
-        or (tensor.pinned is not None and tensor.pinned != row.offset and row.region == "arena")
-        for row, tensor, name in zip(rows, tensors, expected)
-    ]
-    bad |= np.array(odd, np.bool_)
-    residue = np.array([tensor.residue for tensor in tensors], np.int64)
-    grid = np.maximum(np.array([tensor.alignment for tensor in tensors], np.int64), np.where(residue, SLOT_BYTES, 1))
-    free = np.array([tensor.id in facts.free for tensor in tensors], np.bool_)
-    bad |= ~free & ((offset - residue) % grid != 0)
-    bad |= np.array([row.first for row in rows], np.int64) > facts.first
-    bad |= np.array([row.last for row in rows], np.int64) < facts.last
+    given, row = facts.columns, made.of(facts.columns.ids)
+    tensors = given.tensors
+    offset, space = made.offset[row], made.space[row]
+    room = np.array([_region_bytes(plan, name, pool) for name, pool in made.spaces] or [0], np.int64)
+    bad = (made.payload[row] != facts.payload) | (made.slot[row] < facts.sizes) | (offset < 0)
+    bad |= (facts.sizes > 0) & (offset + facts.sizes > room[space])
+    regions = np.array([REGIONS.index(name) if name in REGIONS else -1 for name, _ in made.spaces] or [0], np.int64)
+    expected = np.where(facts.weight, WEIGHTS, np.where(facts.marked(facts.io), IO, ARENA))
+    bad |= regions[space] != expected
+    known = {pool: k for k, (_, pool) in enumerate(reversed(made.spaces))}
+    pools = np.array([known[pool] for _, pool in made.spaces] or [0], np.int64)
+    bad |= pools[space] != numbered(map(attrgetter("pool"), tensors), known)
+    bad |= (given.pinned >= 0) & (given.pinned != offset) & (regions[space] == ARENA)
+    grid = np.maximum(given.alignment, np.where(given.residue, SLOT_BYTES, 1))
+    bad |= ~facts.marked(facts.free) & ((offset - given.residue) % grid != 0)
+    bad |= (made.first[row] > facts.first) | (made.last[row] < facts.last)
     found: list[int] = np.flatnonzero(bad).tolist()
     return found
 
@@ -135,17 +128,22 @@ def _fault(message: str, name: str, expected: str = "", got: str = "") -> Proble
     return Problem(message, code=INNER_ERROR, node=name, expected=expected, got=got)
 
 
-def _missing_rows(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem]:
-    wanted = Counter([tensor.id for tensor in schedule.tensors])
+def _missing_rows(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
+    placed = made.tensor[made.tensor >= 0]
+    if not np.array_equal(placed, facts.columns.ids):
+        yield from _wrong_counts(schedule, Counter(facts.columns.ids.tolist()), Counter(placed.tolist()))
     scratch = Counter((step.id, k) for step in schedule.steps for k in range(len(step.workspaces)))
-    placed = Counter(row.tensor for row in plan.rows if row.tensor >= 0)
-    placed_scratch = Counter((row.step, row.workspace) for row in plan.rows if row.tensor < 0)
-    for key in sorted((wanted - placed) | (placed - wanted)):
-        yield _fault(f"tensor {key} has {placed[key]} rows", schedule.name, str(wanted[key]), str(placed[key]))
+    rows = (plan.rows[k] for k in np.flatnonzero(made.tensor < 0).tolist())
+    placed_scratch = Counter((row.step, row.workspace) for row in rows)
     for step, k in sorted((scratch - placed_scratch) | (placed_scratch - scratch)):
         yield _fault(
             f"workspace {k} of step {step} has {placed_scratch[step, k]} rows", schedule.name, str(scratch[step, k])
         )
+
+
+def _wrong_counts(schedule: Schedule, wanted: Counter[int], placed: Counter[int]) -> Iterator[Problem]:
+    for key in sorted((wanted - placed) | (placed - wanted)):
+        yield _fault(f"tensor {key} has {placed[key]} rows", schedule.name, str(wanted[key]), str(placed[key]))
 
 
 def _region_bytes(plan: MemoryPlan, region: str, pool: str) -> int:
@@ -190,8 +188,8 @@ def _row_problems(tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan, facts:
 
 def _expected_region(tensor: ScheduleTensor, facts: Facts) -> str:
     if tensor.kind == TensorKind.WEIGHT:
-        return "weights"
-    return "io" if tensor.id in facts.io else "arena"
+        return REGIONS[WEIGHTS]
+    return REGIONS[IO if tensor.id in facts.io else ARENA]
 
 
 def _group_problems(schedule: Schedule, group: Group, rows: dict[int, PlanRow], facts: Facts) -> Iterator[Problem]:
@@ -226,6 +224,9 @@ def _workspace_problems(schedule: Schedule, row: PlanRow, plan: MemoryPlan) -> I
 
 
 def _alias_problems(schedule: Schedule, rows: dict[int, PlanRow]) -> Iterator[Problem]:
+    kinds = list(map(attrgetter("alias_kind"), rows.values()))
+    if not set(kinds) - {"", "view", "group"}:
+        return
     granted = {(pair.read, pair.write) for pair in schedule.inplace}
     for row in rows.values():
         if row.alias_kind not in ALIAS_KINDS:
@@ -248,8 +249,11 @@ def _alias_problems(schedule: Schedule, rows: dict[int, PlanRow]) -> Iterator[Pr
                 )
 
 
-def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem]:
+def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
     """What may not be reused shares no byte with anything outside its own relations, at any time."""
+    guarded = [schedule.tensors[k] for k in np.flatnonzero(facts.columns.kept).tolist()]
+    if not guarded:
+        return
     related: dict[int, set[int]] = {}
     for one, other in (
         *((view.tensor, view.base) for view in schedule.views),
@@ -257,13 +261,7 @@ def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan) -> Iterator[Problem
     ):
         related.setdefault(one, {one}).add(other)
         related.setdefault(other, {other}).add(one)
-    guarded = [tensor for tensor in schedule.tensors if tensor.no_reuse]
-    if not guarded:
-        return
-    known: dict[tuple[str, str], int] = {}
-    low = np.array([row.offset for row in plan.rows], np.int64)
-    size = np.array([row.slot_bytes for row in plan.rows], np.int64)
-    space = np.array([known.setdefault((row.region, row.pool), len(known)) for row in plan.rows], np.int64)
+    low, size, space = made.offset, made.slot, made.space
     places = {row.tensor: k for k, row in enumerate(plan.rows) if row.tensor >= 0}
     for tensor in guarded:
         mine = places[tensor.id]

@@ -5,13 +5,13 @@ Made from schedule and plan rows alone; nothing of the planner's. Owners are ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
 
+from metadef.memory.columns import RowColumns
 from metadef.memory.placement import Facts
-from metadef.memory.plan import MemoryPlan, PlanRow
 from metadef.schedule import Schedule, Step
 
 READ, WRITE, PART = 0, 1, 2
@@ -25,14 +25,14 @@ class Touches:
     what must have survived it.
     """
 
-    def __init__(self, schedule: Schedule, plan: MemoryPlan, facts: Facts) -> None:
+    def __init__(self, schedule: Schedule, facts: Facts, rows: RowColumns) -> None:
         self.schedule, self.facts = schedule, facts
-        self.place = {tensor.id: k for k, tensor in enumerate(schedule.tensors)}
+        self.place = facts.place
         self.families, self.pairs = _families(schedule, self.place)
-        self.through = _written_through(schedule, self.place)
+        self.through = _written_through(schedule, facts)
         self.end = len(schedule.steps)
-        self._collect(plan)
-        self._rank(plan)
+        self._collect(rows)
+        self._rank(rows)
 
     @cached_property
     def clocks(self) -> np.ndarray:
@@ -44,30 +44,49 @@ class Touches:
         """The stream of every step, numbered by first appearance."""
         return stream_numbers(self.schedule.steps)
 
-    def _collect(self, plan: MemoryPlan) -> None:
-        place, through = self.place, self.through
-        columns: list[tuple[int, int, int, int]] = []
-        scratch_rows = {(row.step, row.workspace): row for row in plan.rows if row.tensor < 0}
-        tensors = len(self.schedule.tensors)
-        self.scratch: list[tuple[PlanRow, int]] = []
+    def _collect(self, rows: RowColumns) -> None:
+        """In every step: reads and the parts that they find, writes, workspaces; then what the end of the run reads."""
+        given = self.facts.columns
+        scratch = self._workspaces(rows)
+        reads, writes = _once_a_step(*given.reads), _once_a_step(*given.writes)
+        kept = self.facts.marked({*given.ids[given.kept].tolist(), *self.facts.outputs})
+        final = [(self.end, part, place) for place in np.flatnonzero(kept).tolist() for part in self._ends(place)]
+        parts = self._parts_read(*reads)
+        table = [(*reads, reads[1], READ), (*parts, PART), (*writes, writes[1], WRITE), (*scratch, scratch[1], WRITE),
+                 (*np.array(final, np.int64).reshape(-1, 3).T, PART)]  # fmt: skip
+        step, owner, shown = (np.concatenate([entry[k] for entry in table]) for k in range(3))
+        kind = np.concatenate([np.full(len(entry[0]), entry[3]) for entry in table])
+        order = np.argsort(step, kind="stable")
+        self.step, self.owner, self.shown, self.kind = step[order], owner[order], shown[order], kind[order]
+
+    def _workspaces(self, rows: RowColumns) -> tuple[np.ndarray, np.ndarray]:
+        """Step and owner of every workspace; notes their rows and bytes."""
+        placed = np.flatnonzero(rows.tensor < 0).tolist()
+        row_of = {(row.step, row.workspace): k for k, row in ((k, rows.rows[k]) for k in placed)}
+        steps: list[int] = []
+        self.scratch_rows: list[int] = []
+        self.scratch_bytes: list[int] = []
         for k, step in enumerate(self.schedule.steps):
-            for t in dict.fromkeys(step.reads):
-                if t is not None:
-                    columns.append((k, place[t], READ, place[t]))
-                    if through:
-                        columns += [(k, part, PART, place[t]) for part in self._parts(place[t])]
-            columns += [(k, place[t], WRITE, place[t]) for t in dict.fromkeys(step.writes)]
-            for number in range(len(step.workspaces)):
-                owner = tensors + len(self.scratch)
-                columns.append((k, owner, WRITE, owner))
-                self.scratch.append((scratch_rows[step.id, number], step.workspaces[number].bytes))
-        kept = {tensor.id for tensor in self.schedule.tensors if tensor.no_reuse} | self.facts.outputs
-        for t in sorted(kept):
-            parts = list(self._parts(place[t])) if place[t] in through else [place[t]]
-            columns += [(self.end, part, PART, place[t]) for part in parts]
-        table = np.array(columns, np.int64).reshape(-1, 4).T
-        self.step, self.owner, self.kind, self.shown = (np.ascontiguousarray(column) for column in table)
-        self.scratch_names = [row.name for row, _ in self.scratch]
+            for number, scratch in enumerate(step.workspaces):
+                steps.append(k)
+                self.scratch_rows.append(row_of[step.id, number])
+                self.scratch_bytes.append(scratch.bytes)
+        self.scratch_names = [rows.rows[k].name for k in self.scratch_rows]
+        owner = len(self.schedule.tensors) + np.arange(len(steps))
+        return np.array(steps, np.int64), owner
+
+    def _parts_read(self, step: np.ndarray, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Step, part and tensor, for the parts of every read that is written through them."""
+        if not self.through:
+            return (np.zeros(0, np.int64),) * 3
+        known = np.zeros(len(self.place), np.bool_)
+        known[list(self.through)] = True
+        at = np.flatnonzero(known[tensor])
+        found = [(k, part, t) for k, t in zip(step[at].tolist(), tensor[at].tolist()) for part in self._parts(t)]
+        return tuple(np.array(found, np.int64).reshape(-1, 3).T)
+
+    def _ends(self, tensor: int) -> Iterable[int]:
+        return self._parts(tensor) if tensor in self.through else (tensor,)
 
     def _parts(self, tensor: int) -> Iterable[int]:
         for part in self.through.get(tensor, ()):
@@ -76,17 +95,14 @@ class Touches:
             else:
                 yield part
 
-    def _rank(self, plan: MemoryPlan) -> None:
+    def _rank(self, made: RowColumns) -> None:
         """Borders of all owners as ranks, memory space by space; families of workspaces are their own."""
-        by_tensor = {row.tensor: row for row in plan.rows if row.tensor >= 0}
-        rows = [by_tensor[tensor.id] for tensor in self.schedule.tensors] + [row for row, _ in self.scratch]
-        sizes = np.concatenate([self.facts.sizes, np.array([size for _, size in self.scratch], np.int64)])
-        low = np.array([row.offset for row in rows], np.int64)
-        spaces: dict[tuple[str, str], int] = {}
-        space = np.array([spaces.setdefault((row.region, row.pool), len(spaces)) for row in rows], np.int64)
+        rows = np.concatenate([made.of(self.facts.columns.ids), np.array(self.scratch_rows, np.int64)])
+        sizes = np.concatenate([self.facts.sizes, np.array(self.scratch_bytes, np.int64)])
+        low, space = made.offset[rows], made.space[rows]
         self.sizes, self.low, self.high = sizes, np.zeros_like(low), np.zeros_like(low)
         firsts, base = [], 0
-        for number in range(len(spaces)):
+        for number in range(len(made.spaces)):
             mine = np.flatnonzero(space == number)
             marks = np.unique(np.concatenate([low[mine], low[mine] + sizes[mine]]))
             self.low[mine] = base + np.searchsorted(marks, low[mine])
@@ -95,8 +111,8 @@ class Touches:
             base += len(marks)
         self.borders, self.space_starts = base, np.array(firsts, np.int64)
         count = int(self.families.max(initial=-1)) + 1
-        self.families = np.concatenate([self.families, np.arange(count, count + len(self.scratch))])
-        self.family_count = count + len(self.scratch)
+        self.families = np.concatenate([self.families, np.arange(count, count + len(self.scratch_rows))])
+        self.family_count = count + len(self.scratch_rows)
         self.linked = np.unique(np.array([a * self.family_count + b for a, b in self.pairs], np.int64))
 
 
@@ -129,7 +145,7 @@ def clocks_of(steps: list[Step]) -> np.ndarray:
     return clocks
 
 
-def _families(schedule: Schedule, place: dict[int, int]) -> tuple[np.ndarray, set[tuple[int, int]]]:
+def _families(schedule: Schedule, place: Mapping[int, int]) -> tuple[np.ndarray, set[tuple[int, int]]]:
     """A number for every tensor, the same for views of one base; and the pairs that a group with a parent links."""
     parent = list(range(len(place)))
 
@@ -150,14 +166,22 @@ def _families(schedule: Schedule, place: dict[int, int]) -> tuple[np.ndarray, se
     return roots, linked
 
 
-def _written_through(schedule: Schedule, place: dict[int, int]) -> dict[int, list[int]]:
+def _written_through(schedule: Schedule, facts: Facts) -> dict[int, list[int]]:
     """Parents of groups that nobody writes as a whole, and their members, by position."""
     if not schedule.groups:
         return {}
-    written = {t for step in schedule.steps for t in step.writes}
+    place = facts.place
+    written = {*facts.columns.ids[facts.columns.writes[1]].tolist()}
     written |= {view.base for view in schedule.views if view.tensor in written}
     return {
         place[group.parent]: [place[member] for member in group.members]
         for group in schedule.groups
         if group.parent >= 0 and group.parent not in written
     }
+
+
+def _once_a_step(step: np.ndarray, tensor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Accesses without those that a step has made before."""
+    width = int(tensor.max(initial=0)) + 1
+    first = np.sort(np.unique(step * width + tensor, return_index=True)[1])
+    return step[first], tensor[first]
