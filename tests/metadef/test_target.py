@@ -52,6 +52,9 @@ def test_ascend910b_asks_which_part():
         ("Ascend910B-30core", 30, 900, 221.2, 32 << 20),
         ("Ascend910B2", 24, 1800, 353.9, 192 << 20),
         ("Ascend910B4", 20, 1500, 245.8, 96 << 20),
+        ("Ascend310P1", 10, 1060, 86.84, 16 << 20),
+        ("Ascend310P3", 8, 1060, 69.47, 16 << 20),
+        ("Ascend310", 2, 680, 11.14, 8 << 20),
     ],
 )
 def test_peaks_follow_from_the_platform_files(soc, cores, clock_mhz, tflops, l2_bytes):
