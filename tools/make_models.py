@@ -2,6 +2,7 @@
 
     python tools/make_models.py resnet50 OUT.onnx [--seed 0]
     python tools/make_models.py light NAME OUT.onnx [--seed 0]       densenet121, vgg19, squeezenet...
+    python tools/make_models.py network NAME OUT.onnx [--batch 1]    thirty architectures without weights (networks.py)
     python tools/make_models.py residual_block|mlp|encoder_block|conv_zoo OUT.onnx [--seed 0]
 
 Tests import the functions; `cached_resnet50` keeps its file in the user's cache under a hash of these sources.
@@ -24,6 +25,7 @@ import onnx
 from onnx import helper
 
 from fill_light import fill, light_model_names
+from networks import NETWORKS, build_network
 from onnx_writer import GraphWriter, save_model
 
 SIDE = 224
@@ -239,6 +241,10 @@ SMALL = {"residual_block": residual_block, "mlp": mlp, "encoder_block": encoder_
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    network = commands.add_parser("network")
+    network.add_argument("name", choices=sorted(NETWORKS))
+    network.add_argument("out", type=Path)
+    network.add_argument("--batch", type=int, default=1)
     for name in ("resnet50", "light", *SMALL):
         command = commands.add_parser(name)
         if name == "light":
@@ -246,7 +252,12 @@ def main() -> None:
         command.add_argument("out", type=Path)
         command.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.command in SMALL:
+    if args.command == "network":
+        model = build_network(args.name, args.batch)
+        save_model(model, args.out)
+        parameters = int(model.metadata_props[0].value)
+        print(f"{parameters / 1e6:.2f} million parameters, published {NETWORKS[args.name].million:.2f}")
+    elif args.command in SMALL:
         save_model(SMALL[args.command](args.seed), args.out)
     else:
         make_light("resnet50" if args.command == "resnet50" else args.name, args.out, args.seed)

@@ -1,6 +1,6 @@
 """Real architectures as ONNX graphs without weights: what the network builders in ``networks_*`` are written with.
 
-Parameters are ``ConstantOfShape`` nodes, so a file stays small and a compiler keeps each as one stretched element. Every
+Parameters are ``ConstantOfShape`` nodes: a file stays small, and a compiler keeps each as one stretched element. Every
 parameter has a value of its own, so that no two become one weight. Convolutions carry their normalisation folded in, as
 exporters write them for inference; ``parameters`` counts what the published figures count.
 """

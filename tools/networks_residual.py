@@ -44,8 +44,8 @@ def resnet(
 ) -> Build:  # fmt: skip
     """ResNet, Wide ResNet, ResNeXt and their gated (squeeze-and-excitation) forms.
 
-    ``width`` is that of the inner layers of the first stage, ``early_stride`` puts the stride on the first 1x1 layer and
-    pools with rounding up, as the Caffe models did.
+    ``width`` is that of the inner layers of the first stage, ``early_stride`` puts the stride on the first 1x1, as
+    the Caffe models did.
     """
 
     def build(batch: int, side: int) -> onnx.ModelProto:

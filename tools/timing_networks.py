@@ -23,7 +23,8 @@ from metadef.target import Target
 from networks import build_network
 from npusim.timing import time_program
 from timing_data import Pair, chip, rows_of
-from timing_figures import figures
+from timing_figures import draw, figures
+from timing_networks_fit import LinearFit
 
 SOC = "Ascend310P3"
 NOT_BY_DEFAULT = frozenset({"SmallChannelPass"})
@@ -177,8 +178,8 @@ def print_table(rows: list[Predicted]) -> None:
             f"{point.network:22s} {point.batch:4d} measured {point.measured_us:10.1f}  predicted {row.us:10.1f}  "
             f"roofline {row.roofline_us:10.1f}  {ratio - 1:+7.1%} (roofline {plain - 1:+7.1%})  {point.source}"
         )
-    for name, members in {**FAMILIES, "all": tuple(name for part in FAMILIES.values() for name in part)}.items():
-        part = [row for row in rows if row.point.network in members]
+    for name in (*FAMILIES, "all"):
+        part = _members(rows, name) if name in FAMILIES else rows
         if part:
             ours = figures([row.pair for row in part], len(part))
             plain = figures([row.roofline_pair for row in part], len(part))
@@ -195,9 +196,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="directory with measured/ (default: $NPUSIM_DATA or ../shared)")
     parser.add_argument("--only", nargs="+", help="only these networks")
+    parser.add_argument("--left-out", action="store_true", help="fit the constants again without each network in turn")
+    parser.add_argument("--plot", help="picture of predicted against measured, a colour per family (png, svg, pdf)")
     options = parser.parse_args(arguments)
-    print_table(predict(data_root(options.data), options.only))
+    rows = predict(data_root(options.data), options.only)
+    print_table(rows)
+    if options.plot:
+        draw({name: [row.pair for row in _members(rows, name)] for name in FAMILIES}, Path(options.plot))
+    if options.left_out:
+        measured = np.array([row.point.measured_us for row in rows])
+        fit = LinearFit(SOC, lambda target: _times(rows, target), measured, [row.point.network for row in rows])
+        print(fit.report())
     return 0
+
+
+def _members(rows: list[Predicted], family: str) -> list[Predicted]:
+    return [row for row in rows if row.point.network in FAMILIES[family]]
+
+
+def _times(rows: list[Predicted], target: Target) -> np.ndarray:
+    """Microseconds of all points on a target; programs stay those of the stated constants."""
+    made = {key: network_us(*key, target) for key in {(row.point.network, row.point.batch) for row in rows}}
+    return np.array([made[row.point.network, row.point.batch] for row in rows])
 
 
 if __name__ == "__main__":

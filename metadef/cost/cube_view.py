@@ -201,7 +201,10 @@ def _common(kernel: Kernel, base: int) -> dict[str, Any]:
     for item in kernel.fused:
         work += _fused_work(item.op_type)
         desc = kernel.inputs[item.operand] if item.operand is not None else None
-        if desc is not None and desc.elements == result.elements:
+        over = (
+            desc is not None and desc.format is Format.FRACTAL_NZ and result.origin_shape[-2:] == desc.origin_shape[-2:]
+        )
+        if desc is not None and (over or desc.elements == result.elements):
             extra.append(desc.dtype.bytes)
     return {
         "has_bias": base > 2 and len(kernel.inputs) > 2 and kernel.inputs[2] is not None,
@@ -266,9 +269,10 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
 
 
 def _matmul_view(kernel: Kernel, target: Target) -> CubeView:
-    g = MatMulGeometry.of(kernel, fold=True)
     a, b = kernel.inputs[0], kernel.inputs[1]
     assert a is not None and b is not None
+    # Fractals of one product end at whole rows: batches of them do not join to one tall product.
+    g = MatMulGeometry.of(kernel, fold=a.is_plain and kernel.outputs[0].is_plain)
     k = round_up(g.k, target.fractal_k(a.dtype))
     count = g.batch
     return CubeView(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil, log2, prod
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ _REDUCTION_CALLS = 5
 _FRACTAL_COPY_CYCLES = 6
 """Cycles a repeat of copying between rows and fractals: pieces of 32 bytes (TransData ND to NZ: 6.1 to 6.5). Bytes have
 no copy of strided blocks: each piece of 32 takes as long (910B, weights of 8 bits to NZ)."""
+_ACROSS = {"reduce_max": "max", "reduce_min": "min", "reduce_sum": "add"}
+"""What a reduction is between whole fractals."""
 _TWO_SOURCES = frozenset(
     {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu", "div", "madd", "mla"}
 )
@@ -302,6 +304,8 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     if kernel.op_type == "Cumsum":
         return _sum_kernel(kernel, work, target)
     x = next(desc for desc in kernel.inputs if desc is not None)
+    if x.format is Format.FRACTAL_NZ:
+        return _fractal_rows(kernel, x, work)
     elements = _stored_elements(x)
     units, unit_elements = _units(kernel, elements)
     rows, length, inner = _row_shape(kernel)
@@ -342,6 +346,39 @@ def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     blocks, most = ceil(columns / block), cores // max(outer, 1)
     pieces = max(part for part in range(1, most + 1) if blocks % part == 0)
     return min(columns, block * (blocks // pieces if 2 * pieces >= min(most, blocks) else ceil(blocks / most)))
+
+
+def _fractal_rows(kernel: Kernel, x: TensorDesc, work: VectorWork) -> VectorView:
+    """Rows in FRACTAL_NZ: strips of sixteen rows, reduced side by side over their fractals, then within the last one.
+
+    Calls on different blocks do not wait for each other, except where a reduction combines them.
+    """
+    *_, blocks, row_blocks, rows, c0 = x.shape
+    elements = _stored_elements(x)
+    units, unit_elements = _units(kernel, elements)
+    names, width = _instructions(kernel, work)
+    strips = elements // (blocks * rows * c0)
+    listed = []
+    for name in names:
+        reduces = name.startswith("reduce_")
+        # Blocks are combined in pairs, then pairs of pairs: each round waits for the one before.
+        rounds = 1 + ceil(log2(max(blocks, 1))) if reduces else 1
+        listed.append(Work(_ACROSS.get(name, name), width, bytes=elements * width, calls=rounds))
+        if reduces:
+            listed.append(Work("block_sum", width, bytes=strips * rows * c0 * width))
+            listed.append(Work("broadcast_block", width, repeats=strips * rows / 8))
+    listed += [Work(name, width, bytes=strips * rows * BLOCK_BYTES) for name in work.per_row]
+    loads, stores = _flat_streams(kernel)
+    pitch = row_blocks * rows * c0 * x.dtype.bytes
+    full = elements * x.dtype.bytes
+    loads = [
+        Stream(item.port, item.total_bytes, strips * blocks, pitch) if item.total_bytes == full else item
+        for item in loads
+    ]
+    stores = [Stream(item.port, item.total_bytes, strips * blocks, pitch) for item in stores]
+    return VectorView(
+        units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
+    )
 
 
 def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int, target: Target) -> Work:

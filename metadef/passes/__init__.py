@@ -16,6 +16,7 @@ from metadef.passes.cleanup import (
 )
 from metadef.passes.control import ControlCopyPass
 from metadef.passes.depthwise import GroupDepthwise
+from metadef.passes.fractal import HeavyFormatPropagation
 from metadef.passes.graph_fusion import (
     CONVOLUTIONS,
     FoldBatchNorm,
@@ -33,7 +34,7 @@ from metadef.passes.placement import EnginePlacer
 from metadef.passes.precision import RefineRunningPrecision
 from metadef.passes.small_channel import SmallChannelPass
 from metadef.passes.stream_split import StreamSplitPass
-from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual
+from metadef.passes.ub_fusion import CLIPS, VECTOR_ACTIVATIONS, FuseActivation, FuseElementwise, FuseResidual, FuseScale
 from metadef.passes.views import FoldTranspose, JoinTransposes, JoinViews, SinkView
 from metadef.rewrite import (
     GRAPH_FUSION,
@@ -103,6 +104,7 @@ PIPELINE: tuple[Pass, ...] = (
     RefineRunningFormat("RefineRunningFormat", "the formats that the kernels read", required=True),
     _prepare("TransOpSymmetryEliminationPass", "format changes that undo each other", CancelTransData()),
     LoopInvariantPass("LoopInvariantPass", "what no iteration changes is computed before the loop (our own pass)"),
+    HeavyFormatPropagation("HeavyFormatPropagation", "fractals stay fractals between matrix products"),
     EnginePlacer("EnginePlacer", "which unit runs which node", required=True),
     SmallChannelPass("SmallChannelPass", "pictures are not padded to a channel block (our own pass)"),
     # UB fusion: epilogues on the chip.
@@ -117,7 +119,8 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     _epilogue(
         "TbeBatchMatmulElementWiseFusionPass",
-        "the same behind products of stacks",
+        "the same behind products of stacks, and a factor before them",
+        FuseScale(("BatchMatMulV2",)),
         FuseResidual(("BatchMatMulV2",)),
         FuseActivation(("BatchMatMulV2",), VECTOR_ACTIVATIONS),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metadef.dtype import DType
+from metadef.format import Format, TensorDesc
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass, FormatRule
 from metadef.passes.precision import is_cube
@@ -26,6 +27,8 @@ _FORMS: dict[str, dict[str, object]] = {"Gelu": {"approximate": "none"}, "Swish"
 """The one form of an activation that a cube kernel applies, where the operator has several."""
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Maximum", "Minimum"})
+SCALES = ("Mul", "RealDiv")
+"""Operators that multiply by a constant number."""
 CLIPS = frozenset({"Relu6", "ClipByValue"})
 _FLOATS = (DType.FLOAT, DType.FLOAT16, DType.BF16)
 
@@ -85,6 +88,35 @@ class FuseActivation(Rule):
         absorb(graph, nodes[1], nodes[0])
 
 
+class FuseScale(Rule):
+    """A product takes the constant factor behind it into its epilogue, where the vector unit sees its result."""
+
+    roots = SCALES
+
+    def __init__(self, bases: tuple[str, ...]) -> None:
+        self._bases = bases
+
+    def match(self, graph: Graph, node: Node) -> Nodes | None:
+        x, factor = node.inputs if len(node.inputs) == 2 else (None, None)
+        base = x.producer if x is not None else None
+        scalar = factor is not None and factor.is_const and factor.desc.elements == 1
+        found = scalar and base is not None and base.op_type in self._bases and is_cube(base)
+        return (node, base) if found and base is not None and not node.fused else None
+
+    def check(self, graph: Graph, nodes: Nodes, context: PassContext) -> str:
+        node, base = nodes
+        if not context.target.coupled:
+            return "the product's result leaves past the vector unit"
+        if base.fused:
+            return f"'{base.name}' has an epilogue already"
+        if not (on_device(node) and on_device(base)):
+            return "one of the two does not run on the device"
+        return other_readers(graph, base.output, node) or same_result(base, node)
+
+    def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
+        absorb(graph, nodes[1], nodes[0])
+
+
 class FuseResidual(Rule):
     """A cube operator + Add of a second tensor, on chips where the vector unit sees the cube's result on the chip.
 
@@ -110,18 +142,25 @@ class FuseResidual(Rule):
         node, base = nodes
         if not context.target.coupled:
             return "the fixpipe adds no second tensor; the sum is a vector operator"
-        if base.fused:
+        if any(item.op_type not in SCALES for item in base.fused):
             return f"'{base.name}' has an epilogue already, and the sum comes before an activation"
         if not (on_device(node) and on_device(base)):
             return "one of the two does not run on the device"
         other = _second(node, base)
-        if other.is_const or other.desc != base.output.desc:
+        if other.is_const or not _lies_over(other.desc, base.output.desc):
             return f"the second operand {other.desc} is not laid out like {base.output.desc}"
         return other_readers(graph, base.output, node) or same_result(base, node)
 
     def rewrite(self, graph: Graph, nodes: Nodes, context: PassContext) -> None:
         node, base = nodes
         absorb(graph, base, node)
+
+
+def _lies_over(desc: TensorDesc, result: TensorDesc) -> bool:
+    """Whether an operand has the layout of a result, or is whole matrices in fractals that serve several products."""
+    alike = (desc.format, desc.c0, desc.dtype) == (result.format, result.c0, result.dtype)
+    matrices = desc.format is Format.FRACTAL_NZ and desc.origin_shape[-2:] == result.origin_shape[-2:]
+    return desc == result or (alike and matrices)
 
 
 def _second(node: Node, base: Node) -> Tensor:

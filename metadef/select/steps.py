@@ -61,6 +61,11 @@ def bare_kernel(node: Node) -> Kernel:
     )
 
 
+def trans_data_kernel(source: TensorDesc, result: TensorDesc) -> Kernel:
+    """A change of storage format before its tile is chosen."""
+    return Kernel("TransData", Engine.VECTOR, (source,), (result,), {})
+
+
 def _chosen(node: Node, choose: Chooser) -> tuple[Kernel, tuple[Workspace, ...]]:
     second = node.inputs[1] if len(node.inputs) > 1 else None
     return choose(bare_kernel(node), node.path, second is not None and second.is_const)

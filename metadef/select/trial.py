@@ -10,7 +10,7 @@ from metadef.cost.winograd_phases import is_eligible
 from metadef.format import TensorDesc
 from metadef.graph import Node
 from metadef.select.kernels import KernelChooser
-from metadef.select.steps import bare_kernel
+from metadef.select.steps import bare_kernel, trans_data_kernel
 from metadef.target import Target
 
 
@@ -38,6 +38,10 @@ class Trial:
         constant = second is not None and second.is_const
         chosen, _ = self._chooser(replace(kernel, inputs=tuple(operands), outputs=outputs), node.path, constant)
         return kernel_cost(chosen, self._target)
+
+    def change(self, source: TensorDesc, result: TensorDesc) -> int:
+        """Cycles of a TransData."""
+        return kernel_cost(self._chooser(trans_data_kernel(source, result), "TransData")[0], self._target)
 
     def must_be_winograd(self, node: Node) -> bool:
         """Whether Winograd's algorithm is asked for and can serve a convolution as it is."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from metadef.cost.vector_view import broadcast_run, column_strip, compute_width
-from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Shape, TensorDesc, ceil_div, round_up
+from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axis
@@ -158,6 +158,10 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
     """Rows of a reduction, softmax or norm. Where the axes are not the last ones a unit is a strip of 512 bytes."""
     x = kernel.inputs[0]
     assert x is not None
+    if x.format is Format.FRACTAL_NZ:
+        *_, blocks, _, rows, c0 = x.shape
+        strip = blocks * rows * c0
+        return replace(_dealt(kernel, target, prod(x.shape) // strip, strip, prod(x.shape)), divisible=False)
     shape = x.origin_shape
     axes = _row_axes(kernel, shape)
     inner = prod(shape[max(axes) + 1 :]) if axes else 1

@@ -39,9 +39,16 @@ class L2:
     def resident_bytes(self) -> int:
         return round(sum(item.resident for item in self._ranges))
 
-    def touch(self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]]) -> Access:
-        """One task: (address, bytes) of its inputs and outputs."""
+    def touch(
+        self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]], last: Sequence[bool] = ()
+    ) -> Access:
+        """One task: (address, bytes) of its inputs and outputs. Inputs marked ``last`` are read for the last time under
+        a compiler that says so to the cache: they make room at once, and are never written back."""
         hits = tuple(round(self._hit(address, size)) for address, size in reads)
+        ended = {span for span, over in zip(reads, last) if over}
+        for address, size in ended:
+            self._take_out(address, size)
+        reads = [span for span in reads if span not in ended]
         footprint = sum(size for _, size in {*reads, *writes})
         left = min(1.0, self.capacity / max(footprint, 1))
         through = 0.0

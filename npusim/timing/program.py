@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metadef.program import Program, Task
+from metadef.program import Program, Region, Task
 from metadef.target import Target
 from npusim.profile import Profile, TaskProfile
 from npusim.timing.l2 import L2, Access
@@ -54,15 +54,41 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
     """Hits and write-backs of every task."""
     tasks = list(tasks)
     cache = L2(int(target.value("memory.l2_bytes")))
+    managed = "memory.l2_last_read" in target.constants and target.value("memory.l2_last_read")
+    last = last_reads(tasks) if managed else [()] * len(tasks)
     accesses: list[Access] = []
     for _ in range(1 + steady):
         for binding in program.inputs:
             cache.drop(binding.operand.address, binding.operand.payload_bytes)
-        accesses = [_touch(cache, task) for task in tasks]
+        accesses = [_touch(cache, task, ended) for task, ended in zip(tasks, last)]
     return accesses
 
 
-def _touch(cache: L2, task: Task) -> Access:
+def last_reads(tasks: Sequence[Task]) -> list[tuple[bool, ...]]:
+    """For each task, which of its operands (absent ones left out) no later task reads before they are overwritten.
+
+    Weights are read again by the next run.
+    """
+    live: dict[tuple[int, int], None] = {}
+    found: list[tuple[bool, ...]] = []
+    for task in reversed(tasks):
+        reads = [item for item in task.inputs if item is not None]
+        spans = [(item.address, item.address + item.payload_bytes) for item in reads]
+        found.append(
+            tuple(
+                item.region is not Region.WEIGHTS and not any(low < stop and start < high for low, high in live)
+                for item, (start, stop) in zip(reads, spans)
+            )
+        )
+        for item in task.outputs:
+            start, stop = item.address, item.address + item.payload_bytes
+            for low, high in [span for span in live if start <= span[0] and span[1] <= stop]:
+                del live[low, high]
+        live.update(dict.fromkeys(span for item, span in zip(reads, spans) if item.region is not Region.WEIGHTS))
+    return found[::-1]
+
+
+def _touch(cache: L2, task: Task, last: Sequence[bool]) -> Access:
     if task.is_load:  # the transfer goes to memory, past the cores' L2
         for item in task.outputs:
             cache.drop(item.address, item.payload_bytes)
@@ -70,4 +96,4 @@ def _touch(cache: L2, task: Task) -> Access:
     reads = [(item.address, item.payload_bytes) for item in task.inputs if item is not None]
     writes = [(item.address, item.payload_bytes) for item in task.outputs]
     writes += [(span.address, span.bytes) for span in task.workspaces]
-    return cache.touch(reads, writes)
+    return cache.touch(reads, writes, last)

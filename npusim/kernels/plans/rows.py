@@ -7,32 +7,37 @@ from math import prod
 import numpy as np
 
 from metadef.ops.geometry import normal_axes, normal_axis
-from metadef.program import Operand
 from npusim.kernels.desc import Call
 from npusim.kernels.elementwise import View, elementwise
+from npusim.kernels.plans.matrices import fractal_rows
 from npusim.kernels.plans.site import NoFastKernel, Site
-from npusim.kernels.rows import RowShape, layer_norm, softmax
+from npusim.kernels.rows import Rows, RowShape, layer_norm, softmax
 from npusim.kernels.weights import aligned
 
 
 def plan_softmax(site: Site) -> list[Call]:
     """SoftmaxV2 and LogSoftmaxV2 over one axis, or over neighbouring ones."""
+    if not site.input(0).desc.is_plain:
+        rows = fractal_rows(site)
+        return [softmax(*rows, log=site.kernel.op_type == "LogSoftmaxV2", saturate=site.options.saturate)]
     x = site.plain_operand()
     shape = x.desc.origin_shape
     axes = normal_axes(site.kernel.attrs["axes"], len(shape))
     if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
         raise NoFastKernel("softmax over axes that do not lie together")
     view = (prod(shape[: axes[0]]), prod(shape[axes[0] : axes[-1] + 1]), prod(shape[axes[-1] + 1 :]))
-    rows = RowShape.axis(view, 1, *_sides(site, x))
+    rows = RowShape.axis(view, 1, *_sides(site))
     return [softmax(*rows, log=site.kernel.op_type == "LogSoftmaxV2", saturate=site.options.saturate)]
 
 
 def plan_layer_norm(site: Site) -> list[Call]:
     """LayerNorm over the trailing axes from ``begin_norm_axis`` on."""
+    if not site.input(0).desc.is_plain:
+        return _normed(site, fractal_rows(site), rms=False)
     x = site.plain_operand()
     shape = x.desc.origin_shape
     axis = normal_axis(site.kernel.attrs["begin_norm_axis"], len(shape))
-    return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=False)
+    return _normed(site, RowShape.axis((prod(shape[:axis]), prod(shape[axis:])), 1, *_sides(site)), rms=False)
 
 
 def plan_rms_norm(site: Site) -> list[Call]:
@@ -40,7 +45,7 @@ def plan_rms_norm(site: Site) -> list[Call]:
     x = site.plain_operand()
     shape = x.desc.origin_shape
     axis = len(shape) - len(site.input(1).desc.origin_shape)
-    return _normed(site, x, (prod(shape[:axis]), prod(shape[axis:])), rms=True)
+    return _normed(site, RowShape.axis((prod(shape[:axis]), prod(shape[axis:])), 1, *_sides(site)), rms=True)
 
 
 def plan_instance_norm(site: Site) -> list[Call]:
@@ -48,7 +53,7 @@ def plan_instance_norm(site: Site) -> list[Call]:
     x, out = site.plain_operand(), site.output()
     n, c, *plane = x.desc.origin_shape
     middle = aligned(np.zeros(x.desc.elements, np.float32))
-    rows = RowShape.axis((n * c, prod(plane)), 1, _sides(site, x)[0], (middle.ctypes.data, "f32"))
+    rows = RowShape.axis((n * c, prod(plane)), 1, _sides(site)[0], (middle.ctypes.data, "f32"))
     first = layer_norm(*rows, 0, 0, "f32", site.kernel.attrs["epsilon"])
     shape = (n, c, prod(plane))
     views = [View.dense(middle.ctypes.data, "f32", shape)]
@@ -61,12 +66,11 @@ def plan_instance_norm(site: Site) -> list[Call]:
     return [first, second]
 
 
-def _normed(site: Site, x: Operand, view: tuple[int, int], rms: bool) -> list[Call]:
+def _normed(site: Site, rows: tuple[RowShape, Rows, Rows], rms: bool) -> list[Call]:
     gamma = site.input(1)
     beta = site.input(2) if site.has(2) else None
     if beta is not None and beta.desc.dtype is not gamma.desc.dtype:
         raise NoFastKernel("gamma and beta of different types")
-    rows = RowShape.axis(view, 1, *_sides(site, x))
     call = layer_norm(
         *rows,
         site.address(gamma),
@@ -79,6 +83,6 @@ def _normed(site: Site, x: Operand, view: tuple[int, int], rms: bool) -> list[Ca
     return [call]
 
 
-def _sides(site: Site, x: Operand) -> tuple[tuple[int, str], tuple[int, str]]:
-    out = site.output()
+def _sides(site: Site) -> tuple[tuple[int, str], tuple[int, str]]:
+    x, out = site.input(0), site.output()
     return (site.address(x), site.element(x)), (site.address(out), site.element(out))
