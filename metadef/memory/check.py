@@ -14,7 +14,6 @@ import numpy as np
 
 from metadef.error import PlanError, Problem
 from metadef.memory import replay
-from metadef.memory.columns import RowColumns
 from metadef.memory.pause import collector_paused
 from metadef.memory.placement import Facts, placement_problems
 from metadef.memory.plan import MemoryPlan
@@ -36,10 +35,10 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
             permission, wrong totals, or a plan made for another revision; up to twenty problems at once.
     """
     with collector_paused():
-        facts, rows = Facts(schedule), RowColumns(plan.rows)
-        problems = list(placement_problems(schedule, plan, facts, rows))
+        facts = Facts(schedule, plan)
+        problems = list(placement_problems(schedule, plan, facts))
         if not problems:
-            runner = _Runner(schedule, Touches(schedule, facts, rows), facts)
+            runner = _Runner(schedule, Touches(schedule, facts), facts)
             for world in _worlds(schedule):
                 runner.run(world)
             problems = list(runner.problems.values())

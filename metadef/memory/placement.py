@@ -25,10 +25,14 @@ WEIGHTS, ARENA, IO = range(3)
 
 
 class Facts:
-    """What the checker needs of every tensor of a schedule, derived once; columns are by position of the tensor."""
+    """What the checker needs of every tensor of a schedule, derived once; columns are by position of the tensor.
 
-    def __init__(self, schedule: Schedule) -> None:
+    ``rows`` are those of the plan in question.
+    """
+
+    def __init__(self, schedule: Schedule, plan: MemoryPlan) -> None:
         self.columns = given = ScheduleColumns(schedule)
+        self.rows = RowColumns(plan.rows)
         self.place = given.place
         self.views = {view.tensor for view in schedule.views}
         self.packed = {t for group in schedule.groups if not group.padded for t in group.members}
@@ -69,7 +73,7 @@ class Facts:
         return first, last
 
 
-def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
+def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
     """Everything that is wrong with the rows by themselves; nothing is simulated."""
     wanted, made_for = schedule.graph_revision, plan.graph_revision
     if made_for != wanted:
@@ -77,11 +81,11 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made:
             "the plan belongs to another revision of the graph", code=INNER_ERROR, node=schedule.name,
             expected=f"revision {wanted}", got=f"revision {made_for}", hint="plan the schedule again",
         )  # fmt: skip
-    yield from _missing_rows(schedule, plan, facts, made)
+    yield from _missing_rows(schedule, plan, facts)
     rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
     if facts.place.keys() - rows.keys():
         return
-    for k in _suspects(plan, facts, made):
+    for k in _suspects(plan, facts):
         tensor = schedule.tensors[k]
         yield from _row_problems(tensor, rows[tensor.id], plan, facts)
     for view in schedule.views:
@@ -95,16 +99,17 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made:
             )
     for group in schedule.groups:
         yield from _group_problems(schedule, group, rows, facts)
-    for k in np.flatnonzero(made.tensor < 0).tolist():
+    for k in np.flatnonzero(facts.rows.tensor < 0).tolist():
         yield from _workspace_problems(schedule, plan.rows[k], plan)
     yield from _alias_problems(schedule, rows)
-    yield from _no_reuse_problems(schedule, plan, facts, made)
+    yield from _no_reuse_problems(schedule, plan, facts)
     yield from _total_problems(plan)
 
 
-def _suspects(plan: MemoryPlan, facts: Facts, made: RowColumns) -> list[int]:
+def _suspects(plan: MemoryPlan, facts: Facts) -> list[int]:
     """Positions of tensors whose row fails one of the checks of :func:`_row_problems`, by columns."""
-    given, row = facts.columns, made.of(facts.columns.ids)
+    given, made = facts.columns, facts.rows
+    row = made.of(given.ids)
     tensors = given.tensors
     offset, space = made.offset[row], made.space[row]
     room = np.array([_region_bytes(plan, name, pool) for name, pool in made.spaces] or [0], np.int64)
@@ -128,7 +133,8 @@ def _fault(message: str, name: str, expected: str = "", got: str = "") -> Proble
     return Problem(message, code=INNER_ERROR, node=name, expected=expected, got=got)
 
 
-def _missing_rows(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
+def _missing_rows(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
+    made = facts.rows
     placed = made.tensor[made.tensor >= 0]
     if not np.array_equal(placed, facts.columns.ids):
         yield from _wrong_counts(schedule, Counter(facts.columns.ids.tolist()), Counter(placed.tolist()))
@@ -249,7 +255,7 @@ def _alias_problems(schedule: Schedule, rows: dict[int, PlanRow]) -> Iterator[Pr
                 )
 
 
-def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made: RowColumns) -> Iterator[Problem]:
+def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
     """What may not be reused shares no byte with anything outside its own relations, at any time."""
     guarded = [schedule.tensors[k] for k in np.flatnonzero(facts.columns.kept).tolist()]
     if not guarded:
@@ -261,7 +267,7 @@ def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts, made:
     ):
         related.setdefault(one, {one}).add(other)
         related.setdefault(other, {other}).add(one)
-    low, size, space = made.offset, made.slot, made.space
+    low, size, space = facts.rows.offset, facts.rows.slot, facts.rows.space
     places = {row.tensor: k for k, row in enumerate(plan.rows) if row.tensor >= 0}
     for tensor in guarded:
         mine = places[tensor.id]

@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 
-from metadef.memory.columns import RowColumns
 from metadef.memory.placement import Facts
 from metadef.schedule import Schedule, Step
 
@@ -25,14 +24,14 @@ class Touches:
     what must have survived it.
     """
 
-    def __init__(self, schedule: Schedule, facts: Facts, rows: RowColumns) -> None:
+    def __init__(self, schedule: Schedule, facts: Facts) -> None:
         self.schedule, self.facts = schedule, facts
         self.place = facts.place
         self.families, self.pairs = _families(schedule, self.place)
         self.through = _written_through(schedule, facts)
         self.end = len(schedule.steps)
-        self._collect(rows)
-        self._rank(rows)
+        self._collect()
+        self._rank()
 
     @cached_property
     def clocks(self) -> np.ndarray:
@@ -44,10 +43,10 @@ class Touches:
         """The stream of every step, numbered by first appearance."""
         return stream_numbers(self.schedule.steps)
 
-    def _collect(self, rows: RowColumns) -> None:
+    def _collect(self) -> None:
         """In every step: reads and the parts that they find, writes, workspaces; then what the end of the run reads."""
         given = self.facts.columns
-        scratch = self._workspaces(rows)
+        scratch = self._workspaces()
         reads, writes = _once_a_step(*given.reads), _once_a_step(*given.writes)
         kept = self.facts.marked({*given.ids[given.kept].tolist(), *self.facts.outputs})
         final = [(self.end, part, place) for place in np.flatnonzero(kept).tolist() for part in self._ends(place)]
@@ -59,8 +58,9 @@ class Touches:
         order = np.argsort(step, kind="stable")
         self.step, self.owner, self.shown, self.kind = step[order], owner[order], shown[order], kind[order]
 
-    def _workspaces(self, rows: RowColumns) -> tuple[np.ndarray, np.ndarray]:
+    def _workspaces(self) -> tuple[np.ndarray, np.ndarray]:
         """Step and owner of every workspace; notes their rows and bytes."""
+        rows = self.facts.rows
         placed = np.flatnonzero(rows.tensor < 0).tolist()
         row_of = {(row.step, row.workspace): k for k, row in ((k, rows.rows[k]) for k in placed)}
         steps: list[int] = []
@@ -95,8 +95,9 @@ class Touches:
             else:
                 yield part
 
-    def _rank(self, made: RowColumns) -> None:
+    def _rank(self) -> None:
         """Borders of all owners as ranks, memory space by space; families of workspaces are their own."""
+        made = self.facts.rows
         rows = np.concatenate([made.of(self.facts.columns.ids), np.array(self.scratch_rows, np.int64)])
         sizes = np.concatenate([self.facts.sizes, np.array(self.scratch_bytes, np.int64)])
         low, space = made.offset[rows], made.space[rows]
