@@ -135,7 +135,7 @@ def vector_task(
     if not left_out:
         kernel = vector_kernel(op_type, list(inputs), list(outputs), target, block_dim)
         if kernel is None and declared is not None:
-            return signature_kernel(op_type, inputs, outputs, target, block_dim=block_dim)
+            kernel = signature_kernel(op_type, inputs, outputs, target, block_dim=block_dim)
     if kernel is not None:
         return replace(kernel, attrs={**kernel.attrs, **(attrs or {})})
     opdef = find_op(op_type)

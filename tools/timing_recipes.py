@@ -86,7 +86,7 @@ SIMPLE = {
     "mish": "Mish", "sigmoid": "Sigmoid", "Sigmoid": "Sigmoid", "gelu": "Gelu", "GELU": "Gelu", "maximum": "Maximum",
     "softmax": "SoftmaxV2", "Softmax": "SoftmaxV2", "LogSoftmax": "LogSoftmaxV2", "rms_norm": "RmsNorm", "ReLU": "Relu",
     "LeakyReLU": "LeakyRelu", "Tanh": "Tanh", "HardSigmoid": "HardSigmoid", "Softplus": "Softplus", "ELU": "Elu",
-    "LayerNorm": "LayerNorm", "SELU": "Selu", "HardTanh": "ClipByValue", "add": "Add", "sqrt": "Sqrt", "gcd": "Gcd",
+    "LayerNorm": "LayerNorm", "SELU": "Selu", "add": "Add", "sqrt": "Sqrt", "gcd": "Gcd",
     "swi_glu": "SwiGlu", "dynamic_quant": "DynamicQuant", "moe_re_routing": "MoeReRouting", "cumsum": "Cumsum",
     "cumprod": "Cumprod", "moe_gating_top_k_softmax": "MoeGatingTopKSoftmax", "mse_loss_backward": "MseLossGrad",
     "cumsum_exclusive": "Cumsum", "masked_cumsum": "Cumsum", "transpose": "Transpose", "t_copy": "Transpose",
@@ -118,9 +118,15 @@ def _simple(case: Case) -> None:
     inputs = [x, *case.inputs()[1:]]
     if name == "Cumsum":
         inputs = inputs[:1]
-    case.chain.vector(name, inputs, shape, dtype, outputs=outputs)
+    order = {"perm": tuple(order)} if name == "Transpose" else {}
+    case.chain.vector(name, inputs, shape, dtype, outputs=outputs, **order)
     if name == "Cumsum" and "reverse" in case.kind:
         case.chain.vector("ReverseV2", [x])
+
+
+@recipe("HardTanh")
+def _hard_tanh(case: Case) -> None:
+    case.chain.vector("Minimum", [case.chain.vector("Maximum", [case.input()])])
 
 
 @recipe("Softsign")

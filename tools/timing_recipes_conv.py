@@ -212,7 +212,9 @@ def follow(case: Case, value: Value, names: list[str]) -> None:
     for name in names:
         chain, shape = case.chain, value.shape
         rows = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (1, shape[0])
-        if name in _SHRINK:
+        if name == "Sum" and ("bias_shape" in case.attrs or "sum_tensor_shape" in case.attrs):
+            value = chain.vector("Add", [value])
+        elif name in _SHRINK:
             if name == "LogSumExp":
                 value = chain.vector("Exp", [value])
             reduced = (*shape[:1], 1) if len(shape) == 2 else (*shape[:2], *[1] * (len(shape) - 2))

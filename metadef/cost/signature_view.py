@@ -11,7 +11,7 @@ from math import ceil, prod
 
 from metadef.cost.signature import SIGNATURE, Deal, Moves, Rows, Signature
 from metadef.cost.signatures import SIGNATURES, find_signature
-from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work
+from metadef.cost.vector_view import REPEAT_BYTES, Stream, VectorView, Work, read_again
 from metadef.error import OperatorError
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, Format, TensorDesc, ceil_div
 from metadef.kernel import TIMING_ONLY, Engine, Kernel
@@ -140,6 +140,8 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
         listed.append(Work("copy", width, calls=0.0, all_calls=float(rows * signature.row_calls)))
     listed += _scalar_work(kernel, signature, _stored(big), units, target)
     loads, stores = _streams(kernel, _stored(big))
+    if rows:
+        loads = read_again(loads, names, _stored(big) / rows * big.dtype.bytes, target)
     return VectorView(
         units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
     )
@@ -311,7 +313,9 @@ def _elements(kernel: Kernel, signature: Signature, target: Target) -> VectorVie
     assert x is not None
     size = y.dtype.bytes
     elements = _stored(y)
-    run = y.shape[-1] if y.shape and x.shape and y.shape[-1] == x.shape[-1] else 1
+    order = kernel.attrs.get("perm")
+    stays = order is None or order[-1] == len(order) - 1
+    run = y.shape[-1] if stays and y.shape and x.shape and y.shape[-1] == x.shape[-1] else 1
     blocks = ceil(run * size / BLOCK_BYTES)
     listed: list[Work] = []
     if run > 1:

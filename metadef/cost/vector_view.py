@@ -8,7 +8,7 @@ and the fused operators added; layout changes and windows state the moves that t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, log2, prod
 from typing import Any
 
@@ -322,6 +322,7 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
     loads, stores = _flat_streams(kernel)
     row_bytes = length * inner * x.dtype.bytes
+    loads = read_again(loads, names, row_bytes if inner == 1 else 0, target)
     if row_bytes % BLOCK_BYTES and rows > 1:
         loads = [item if item.once else Stream(item.port, item.total_bytes, rows, row_bytes) for item in loads]
         stores = [Stream(item.port, item.total_bytes, rows, row_bytes) for item in stores]
@@ -379,6 +380,14 @@ def _fractal_rows(kernel: Kernel, x: TensorDesc, work: VectorWork) -> VectorView
     return VectorView(
         units, unit_elements, tuple(loads), tuple(stores), tuple(listed), flops=elements * len(work.per_repeat)
     )
+
+
+def read_again(loads: Sequence[Stream], names: Sequence[str], row_bytes: float, target: Target) -> list[Stream]:
+    """Loads of rows that UB does not hold: they are read once for every reduction, and once more for what follows."""
+    sums = sum(name.startswith(("reduce_", "block_")) for name in names)
+    if row_bytes <= target.buffer_bytes["UB"] or sums == len(names):
+        return list(loads)
+    return [item if item.once else replace(item, total_bytes=item.total_bytes * (sums + 1)) for item in loads]
 
 
 def _row_call(name: str, width: int, repeats: float, rows: int, chunks: int, target: Target) -> Work:
