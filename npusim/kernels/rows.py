@@ -1,14 +1,15 @@
 """Operators over whole rows: softmax, log-softmax, layer norm, RMS norm.
 
 A row is read once into fp32 scratch (from any stride, or from the split columns of FRACTAL_NZ), worked on there, and
-written with one rounding. Sums run over 16 fixed lanes which are then added in pairs, so a result depends on the row
-alone. `softmax` and `layer_norm` describe a task as a Call.
+written with one rounding; dense rows of whole blocks are read and written where they lie. Sums run over 16 fixed lanes
+which are then added in pairs, so a result depends on the row alone. `softmax` and `layer_norm` describe a task as a
+Call.
 Kernel names: `softmax:<in>:<out>:<plain|log>`, `layernorm:<in>:<out>:<parameter dtype>:<layer|rms>`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from npusim.kernels.ir import F32, I8, I32, I64, LANES, RAW, SIZE, Kernel, Val, 
 OUTER = 4
 _UNROLL = 4
 _DIMS, _SOURCE, _TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
+_SOURCE_STEP, _TARGET_STEP = _SOURCE + 2 + OUTER, _TARGET + 2 + OUTER
 _SEGMENTS, _SEGMENT, _COUNT, _ROWS, _CHUNK, _SATURATE, _PAD = range(7 + 3 * OUTER, 14 + 3 * OUTER)
 _GAMMA, _BETA, _EPSILON = range(14 + 3 * OUTER, 17 + 3 * OUTER)
 
@@ -115,7 +117,9 @@ def _describe(
     length = shape.length or shape.count
     fields += [shape.segments, length, shape.count, rows, chunk, int(saturate), shape.segments * length]
     live = rows if shape.count else 0
-    return call(name, -(-live // chunk), (max(padded, shape.segments * length) + LANES) * 4, fields + extra)
+    return call(
+        name, -(-live // chunk), (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4, fields + extra
+    )
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
@@ -123,29 +127,105 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     source, target, *rest = parameters.split(":")
     _emit_read(k, source)
     _emit_write(k, target)
+    for name in ("apart", "straight"):
+        with k.function(name, [I64] * 4) as (desc, row, come, go):
+            work = _Work(k, desc, row)
+            if name == "straight":
+                work = _Straight(k, desc, row, come, go, source, target)
+            else:
+                k.call("read", desc, come, row)
+            if family == "softmax":
+                _emit_softmax(work, rest[0])
+            else:
+                _emit_norm(work, rest[0], rest[1])
+            if name == "apart":
+                k.call("write", desc, row, go)
+    if family == "softmax":
+        _emit_narrow(k, source, target, rest[0])
     with k.main() as (desc, part, ctx):
-        row = scratch(k, ctx)
+        row, count = scratch(k, ctx), k.field(desc, _COUNT)
         lo = part * k.field(desc, _CHUNK)
         hi = k.minimum(lo + k.field(desc, _CHUNK), k.field(desc, _ROWS))
-        with k.loop(hi, start=lo) as number:
+        one = k.field(desc, _SEGMENTS).eq(1)
+        dense = k.field(desc, _SOURCE_STEP).eq(SIZE[source]) & k.field(desc, _TARGET_STEP).eq(SIZE[target])
+        straight = one & dense & (count & (LANES - 1)).eq(0)
+        begin = k.var(lo)
+        if family == "softmax":
+            with k.when(one & (count <= LANES)):
+                k.call("narrow", desc, row, lo, hi)
+                begin.set(hi)
+        with k.loop(hi, start=begin.get()) as number:
             places = _outer_offsets(k, desc, number)
-            k.call("read", desc, k.field(desc, _SOURCE) + places[0], row)
-            if family == "softmax":
-                _emit_softmax(k, desc, row, rest[0])
-            else:
-                _emit_norm(k, desc, row, rest[0], rest[1])
-            k.call("write", desc, row, k.field(desc, _TARGET) + places[1])
+            come, go = k.field(desc, _SOURCE) + places[0], k.field(desc, _TARGET) + places[1]
+            with k.either(straight) as (plain, other):
+                with plain:
+                    k.call("straight", desc, row, come, go)
+                with other:
+                    k.call("apart", desc, row, come, go)
+
+
+class _Work:
+    """A row in scratch: where elements are read, and where results go."""
+
+    def __init__(self, k: Kernel, desc: Val, row: Val) -> None:
+        self.k, self.desc, self.row = k, desc, row
+        self.count = k.field(desc, _COUNT)
+
+    def load(self, index: Val) -> Val:
+        return self.k.load(self.row + index * 4, vec(F32))
+
+    def put(self, index: Val, value: Val) -> None:
+        self.k.store(value, self.row + index * 4)
+
+    def put_all(self, value: Callable[[Val], Val]) -> None:
+        """Results of the whole row; `value(index)` makes 16."""
+        with self.k.loop(self.count, step=LANES) as i:
+            self.put(i, value(i))
+
+
+class _Straight(_Work):
+    """A dense row of whole blocks, read and written where it lies; scratch holds what is made in between."""
+
+    def __init__(self, k: Kernel, desc: Val, row: Val, source: Val, target: Val, come: str, go: str) -> None:
+        super().__init__(k, desc, row)
+        self.source, self.target, self.come, self.go = source, target, come, go
+
+    def load(self, index: Val) -> Val:
+        return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
+
+    def put(self, index: Val, value: Val) -> None:
+        self.k.store_f32(value, self.target + index * SIZE[self.go], self.go)
+
+    def put_all(self, value: Callable[[Val], Val]) -> None:
+        k, count, flag = self.k, self.count, self.k.field(self.desc, _SATURATE)
+        together = count & -(LANES * _UNROLL)
+        with k.either(flag.eq(0)) as (free, bound):
+            with free:
+                for begin, end, blocks in ((k.const(0), together, _UNROLL), (together, count, 1)):
+                    with k.loop(end, start=begin, step=LANES * blocks) as i:
+                        places = [i + block * LANES for block in range(blocks)]
+                        for place, result in zip(places, [value(place) for place in places], strict=True):
+                            self.put(place, result)
+            with bound, k.loop(count, step=LANES) as i:
+                self.put(i, saturated(k, value(i), flag, self.go))
 
 
 def _outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
-    rest, source, target = number, k.const(0), k.const(0)
-    for a in reversed(range(OUTER)):
-        n = k.field(desc, _DIMS + a)
-        index = rest % n
-        rest = rest / n
-        source = source + index * k.field(desc, _SOURCE + 1 + a)
-        target = target + index * k.field(desc, _TARGET + 1 + a)
-    return source, target
+    """Byte offsets of a row of the source and of the target."""
+    last = OUTER - 1
+    source = k.var(number * k.field(desc, _SOURCE + 1 + last))
+    target = k.var(number * k.field(desc, _TARGET + 1 + last))
+    with k.when(number >= k.field(desc, _DIMS + last)):
+        rest = number
+        source.set(k.const(0))
+        target.set(k.const(0))
+        for a in reversed(range(OUTER)):
+            n = k.field(desc, _DIMS + a)
+            index = rest % n
+            rest = rest / n
+            source.set(source.get() + index * k.field(desc, _SOURCE + 1 + a))
+            target.set(target.get() + index * k.field(desc, _TARGET + 1 + a))
+    return source.get(), target.get()
 
 
 def _emit_read(k: Kernel, dtype: str) -> None:
@@ -182,23 +262,23 @@ def _emit_write(k: Kernel, dtype: str) -> None:
                 k.store(k.const(0, kind), to + i * element)
 
 
-def _reduce_row(k: Kernel, row: Val, count: Val, start: float, step: object, combine: object) -> Val:
+def _reduce_row(work: _Work, start: float, step: object, combine: object) -> Val:
     """Fold a row over 16 lanes, then the lanes in pairs; `step(acc, x, index)` and `combine(a, b)` act on vectors.
 
     Whole groups of blocks go to accumulators of their own, so that one block need not wait for the one before it.
-    Elements beyond `count` in the last block are replaced by `start`.
+    Elements beyond the row in the last block are replaced by `start`.
     """
+    k, count = work.k, work.count
     totals = [k.var(start, vec(F32)) for _ in range(_UNROLL)]
     whole = count & -(LANES * _UNROLL)
     with k.loop(whole, step=LANES * _UNROLL) as i:
         for number, total in enumerate(totals):
             at = i + number * LANES
-            total.set(step(total.get(), k.load(row + at * 4, vec(F32)), at))  # type: ignore[operator]
+            total.set(step(total.get(), work.load(at), at))  # type: ignore[operator]
     with k.loop(count, start=whole, step=LANES) as i:
-        x = k.load(row + i * 4, vec(F32))
         live = k.lane_index() < k.splat(k.convert(count - i, "trunc", I32))
         first = totals[0].get()
-        totals[0].set(k.select(live, step(first, x, i), first))  # type: ignore[operator]
+        totals[0].set(k.select(live, step(first, work.load(i), i), first))  # type: ignore[operator]
     parts = [total.get() for total in totals]
     while len(parts) > 1:
         parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]  # type: ignore[operator]
@@ -217,41 +297,46 @@ def _maximum(k: Kernel) -> object:
     return lambda a, b, *_: k.select((b > a) | b.isnan(), b, a)
 
 
-def _emit_softmax(k: Kernel, desc: Val, row: Val, kind: str) -> None:
-    count = k.field(desc, _COUNT)
-    top = _reduce_row(k, row, count, float("-inf"), _maximum(k), _maximum(k))
+def _emit_softmax(work: _Work, kind: str) -> None:
+    k = work.k
+    top = _reduce_row(work, float("-inf"), _maximum(k), _maximum(k))
 
     def accumulate(acc: Val, x: Val, index: Val) -> Val:
         e = vmath.exp(k, x - top)
         if kind == "plain":
-            k.store(e, row + index * 4)
+            k.store(e, work.row + index * 4)
         return acc + e
 
-    total = _reduce_row(k, row, count, 0.0, accumulate, lambda a, b: a + b)
-    scale = vmath.log(k, total) if kind == "log" else 1.0 / total
-    with k.loop(count, step=LANES) as i:
-        x = k.load(row + i * 4, vec(F32))
-        k.store((x - top) - scale if kind == "log" else x * scale, row + i * 4)
+    total = _reduce_row(work, 0.0, accumulate, lambda a, b: a + b)
+    if kind == "log":
+        shift = vmath.log(k, total)
+        work.put_all(lambda i: (work.load(i) - top) - shift)
+        return
+    scale = 1.0 / total
+    work.put_all(lambda i: k.load(work.row + i * 4, vec(F32)) * scale)
 
 
-def _emit_norm(k: Kernel, desc: Val, row: Val, dtype: str, kind: str) -> None:
-    count = k.field(desc, _COUNT)
-    length = k.splat(k.convert(count, "sitofp", F32))
+def _emit_norm(work: _Work, dtype: str, kind: str) -> None:
+    k, desc = work.k, work.desc
+    length = k.splat(k.convert(work.count, "sitofp", F32))
     mean = k.const(0.0, vec(F32))
     if kind == "layer":
-        mean = _reduce_row(k, row, count, 0.0, lambda a, x, _i: a + x, lambda a, b: a + b) / length
+        mean = _reduce_row(work, 0.0, lambda a, x, _i: a + x, lambda a, b: a + b) / length
 
     def square(acc: Val, x: Val, _index: Val) -> Val:
         d = x - mean
         return k.fma(d, d, acc)
 
-    variance = _reduce_row(k, row, count, 0.0, square, lambda a, b: a + b) / length
+    variance = _reduce_row(work, 0.0, square, lambda a, b: a + b) / length
     scale = 1.0 / vmath.sqrt(k, variance + k.splat(k.float_field(desc, _EPSILON)))
     gamma, beta = k.field(desc, _GAMMA), k.field(desc, _BETA)
     size, spare = SIZE[dtype], k.alloca(LANES * 4)
-    with k.loop(count, step=LANES) as i:
-        left = k.minimum(count - i, LANES)
-        y = k.var((k.load(row + i * 4, vec(F32)) - mean) * scale)
+
+    def scaled(i: Val) -> Val:
+        return (work.load(i) - mean) * scale
+
+    def general(i: Val) -> Val:
+        left, y = k.minimum(work.count - i, LANES), k.var(scaled(i))
         for source, apply in ((gamma, lambda a, b: a * b), (beta, lambda a, b: a + b)):
             with k.when(source.ne(0)):
                 at = k.var(source + i * size)
@@ -260,4 +345,46 @@ def _emit_norm(k: Kernel, desc: Val, row: Val, dtype: str, kind: str) -> None:
                         k.store(k.load(source + i * size + byte, I8), spare + byte)
                     at.set(spare)
                 y.set(apply(y.get(), k.load_f32(at.get(), dtype)))
-        k.store(y.get(), row + i * 4)
+        return y.get()
+
+    with k.either(gamma.ne(0) & beta.ne(0) & (work.count & (LANES - 1)).eq(0)) as (usual, other):
+        with usual:
+            work.put_all(lambda i: scaled(i) * k.load_f32(gamma + i * size, dtype) + k.load_f32(beta + i * size, dtype))
+        with other:
+            work.put_all(general)
+
+
+def _emit_narrow(k: Kernel, source: str, target: str, kind: str) -> None:
+    """narrow(desc, scratch, first row, end row): softmax of rows of at most 16 elements, sixteen rows at a time.
+
+    Lanes are rows; element sums go in the same pairs as those of one row over its lanes do.
+    """
+    with k.function("narrow", [I64] * 4) as (desc, row, lo, hi):
+        count, flag = k.field(desc, _COUNT), k.field(desc, _SATURATE)
+        steps = (k.field(desc, _SOURCE_STEP), k.field(desc, _TARGET_STEP))
+        sums = k.alloca(LANES * 64)
+        for place in range(LANES):
+            k.store(k.const(0.0, vec(F32)), sums + place * 64)
+        with k.loop(hi, start=lo, step=LANES) as first:
+            rows = k.minimum(hi - first, LANES)
+            with k.loop(rows) as lane:
+                come = k.field(desc, _SOURCE) + _outer_offsets(k, desc, first + lane)[0]
+                with k.loop(count) as j:
+                    k.store(k.load_f32(come + j * steps[0], source, 1), row + j * 64 + lane * 4)
+            top = k.var(k.load(row, vec(F32)))
+            with k.loop(count, start=1) as j:
+                top.set(_maximum(k)(top.get(), k.load(row + j * 64, vec(F32))))  # type: ignore[operator]
+            with k.loop(count) as j:
+                k.store(vmath.exp(k, k.load(row + j * 64, vec(F32)) - top.get()), sums + j * 64)
+            parts = [k.load(sums + place * 64, vec(F32)) for place in range(LANES)]
+            while len(parts) > 1:
+                parts = [a + b for a, b in zip(parts[: len(parts) // 2], parts[len(parts) // 2 :], strict=True)]
+            scale = vmath.log(k, parts[0]) if kind == "log" else 1.0 / parts[0]
+            with k.loop(count) as j:
+                x, e = k.load(row + j * 64, vec(F32)), k.load(sums + j * 64, vec(F32))
+                y = (x - top.get()) - scale if kind == "log" else e * scale
+                k.store(saturated(k, y, flag, target), row + j * 64)
+            with k.loop(rows) as lane:
+                go = k.field(desc, _TARGET) + _outer_offsets(k, desc, first + lane)[1]
+                with k.loop(count) as j:
+                    k.store_f32(k.load(row + j * 64 + lane * 4, vec(F32, 1)), go + j * steps[1], target)

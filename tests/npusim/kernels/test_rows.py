@@ -44,6 +44,30 @@ def test_softmax_over_fractal_nz(rng: np.random.Generator) -> None:
     assert not flat[..., n:].any()
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_short_and_dense_rows_have_the_bits_of_others(log: bool, rng: np.random.Generator) -> None:
+    """Rows of up to 16 elements go side by side, dense ones of whole blocks in place: with the same sums."""
+    for count in (1, 2, 5, 16, 32, 80, 208):
+        x = values(rng, (3, 21, count), "f16")
+        padded = np.full((3, 21, count + 16), -np.inf, np.float16)
+        padded[..., :count] = x
+        got, want = (
+            run_both(
+                lambda t, a=a: softmax(*RowShape.axis(a.shape, 2, (address(a), "f16"), (address(t), "f16")), log=log),
+                np.zeros(a.shape, np.float16),
+            )
+            for a in (x, padded)
+        )
+        apart = np.ascontiguousarray(x.transpose(0, 2, 1))
+        strided = run_both(
+            lambda t, a=apart: softmax(*RowShape.axis(a.shape, 1, (address(a), "f16"), (address(t), "f16")), log=log),
+            np.zeros(apart.shape, np.float16),
+        )
+        assert got.tobytes() == np.ascontiguousarray(strided.transpose(0, 2, 1)).tobytes()
+        if count <= 16:
+            assert got.tobytes() == np.ascontiguousarray(want[..., :count]).tobytes()
+
+
 def test_rows_of_minus_infinity_and_nan() -> None:
     x = np.array([[-np.inf, -np.inf], [np.nan, 1], [-np.inf, 2], [60000, -60000]], np.float16)
     got = run_both(
