@@ -55,6 +55,19 @@ def load_target(soc: str) -> Target:
     return _load_name(soc)
 
 
+def replaced(target: Target, values: Mapping[str, Any]) -> Target:
+    """The chip with other values of some constants (dotted keys).
+
+    Raises:
+        TargetError: the chip has no such constant.
+    """
+    constants = dict(target.constants)
+    for key, value in values.items():
+        target.value(key)
+        constants[key] = Constant(value, "changed", "unknown")
+    return _build({"soc": target.soc, "family": target.family, "paths": target.paths}, constants)
+
+
 @dataclass(frozen=True)
 class Constant:
     """One constant with where it comes from and how sure it is (one of ``SURENESS``)."""

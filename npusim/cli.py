@@ -14,7 +14,7 @@ import traceback
 import click
 
 from metadef.error import LabError
-from npusim.commands import build, judge, plan, run, study
+from npusim.commands import build, calibrate, judge, plan, run, study
 
 TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 
@@ -81,6 +81,6 @@ def commands() -> None:
     """An Ascend NPU laboratory without a card: a model goes in; numbers, cycles and a memory map come out."""
 
 
-for _module in (run, build, plan, study, judge):
+for _module in (run, build, plan, study, judge, calibrate):
     for _command in _module.COMMANDS:
         commands.add_command(_command)

@@ -96,7 +96,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 def profile(
     model: str, inputs: tuple[str, ...], seed: int, out: str, top: int | None, as_json: bool, **options: Any
 ) -> None:
-    """Run MODEL and explain its time: per-operator table, trace.json (Perfetto), pictures."""
+    """Run MODEL and explain its time: table, trace.json (Perfetto), pictures, report.html, PROF_* folder."""
     from npusim.report.files import write_reports
     from npusim.report.table import print_table, task_rows
 

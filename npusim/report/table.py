@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from metadef.files import write_text
 from npusim.profile import Profile, TaskProfile
 from npusim.report.units import show_bytes, show_share, show_us
 
@@ -43,6 +47,30 @@ def task_rows(profile: Profile) -> list[dict[str, Any]]:
         }
         for task in profile.by_task().tasks
     ]
+
+
+def write_table(path: Path, profile: Profile) -> Path:
+    """Write the table as CSV. Raises UsageError if it cannot be written."""
+    return write_text(path, _csv(profile))
+
+
+def _csv(profile: Profile) -> str:
+    """The per-operator table; nested columns become ``pipes.CUBE`` and so on, lists are joined with ``;``."""
+    rows = []
+    for row in task_rows(profile):
+        flat: dict[str, object] = {}
+        for key, value in row.items():
+            if isinstance(value, dict):
+                flat.update({f"{key}.{name}": item for name, item in value.items()})
+            else:
+                flat[key] = ";".join(value) if isinstance(value, list) else value
+        rows.append(flat)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval=0, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def by_time(profile: Profile, count: int | None = None) -> list[TaskProfile]:
