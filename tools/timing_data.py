@@ -155,6 +155,7 @@ DTYPES = {
     "BOOL": DType.BOOL, "INT8": DType.INT8, "int32": DType.INT32,
     "uint8": DType.UINT8, "uint16": DType.UINT16, "int64": DType.INT64, "NUMBER_TYPE_BEGIN": DType.BOOL,
     "UINT8": DType.UINT8, "UINT16": DType.UINT16, "bool": DType.BOOL, "DOUBLE": DType.DOUBLE,
+    "tf32": DType.FLOAT,
 }  # fmt: skip
 
 

@@ -185,7 +185,7 @@ def matmuls(dtypes: tuple[str, ...]) -> Callable[[Path], Sample]:
             dtype = DTYPES[row["dtype"]]
             m, n, k = (int(row[name]) for name in "mnk")
             batch = tuple(int(size) for size in row["batch"].split(",") if size)
-            out = {"float32": DType.FLOAT}.get(row["out"], DType.FLOAT16 if dtype is DType.INT8 else dtype)
+            out = {"float32": DType.FLOAT, "tf32": DType.FLOAT}.get(row["out"], DType.FLOAT16 if dtype is DType.INT8 else dtype)
             turned = tuple(flag == "1" for flag in row.get("turned", "00"))
             cores = int(float(row["cores"])) if row.get("cores") else None
             kernel = matmul_kernel(
@@ -253,7 +253,7 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "copies_and_scans_910b": copies_and_scans,
     "attention_910b": attention,
     "matmul_16bit_910b": matmuls(("float16", "bfloat16", "FLOAT16", "DT_BF16")),
-    "matmul_fp32_910b": matmuls(("float32", "FLOAT")),
+    "matmul_fp32_910b": matmuls(("float32", "FLOAT", "tf32")),
     "matmul_int8_910b": matmuls(("int8", "INT8")),
     "conv_910b": convolutions,
     "vector_traces_910b": profiled(lambda row: protocol(row) == "trace"),
