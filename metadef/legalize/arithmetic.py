@@ -10,7 +10,7 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.graph import Tensor
 from metadef.legalize.table import Step, Unmapped, rule
-from metadef.ops.numeric import convert
+from metadef.ops.numeric import convert, numbers
 
 _SAME = (
     "Abs Add Ceil Cos Equal Erf Exp Floor Greater HardSwish Less Log Mish Mul Neg Reciprocal Relu Round Sigmoid Sign "
@@ -89,8 +89,8 @@ def cast(step: Step, tensor: Tensor, dtype: DType) -> Tensor:
     """A tensor in another type; constants are converted on the spot."""
     if tensor.desc.dtype is dtype:
         return tensor
-    if tensor.const is not None and tensor.desc.dtype is not DType.BF16:
-        value = convert(tensor.const, dtype)
+    if tensor.const is not None:
+        value = convert(numbers(tensor.const, tensor.desc.dtype), dtype)
         return step.constant(value, f"{tensor.name.rpartition('/')[2]}_{dtype.label}", dtype)
     return step.op("Cast", [tensor], {"dst_type": dtype})
 

@@ -48,7 +48,7 @@ def conv_transpose(step: Step) -> Sequence[Tensor]:
             "output_padding": (0, 0, *(max(-end, 0) for _, end in cuts)),
         }
         return step.out("Conv2DTransposeD", [step.images(x), step.images(weight), step.optional(2)], attrs)
-    turned = step.images(step.stored(turned_filter(filters, groups), "filter", weight.desc.dtype))
+    turned = step.images(step.constant(turned_filter(filters, groups), "filter", weight.desc.dtype))
     pads = []
     for axis, (begin, end) in enumerate(cuts):
         pads += [room[axis] - begin, room[axis] - end - (strides[axis] - 1)]

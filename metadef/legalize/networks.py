@@ -159,7 +159,7 @@ def group_norm(step: Step) -> Sequence[Tensor]:
         tensor = step[position]
         if tensor.desc.origin_shape == (groups,) and groups != c:
             value = np.repeat(step.value(position, "a scale or bias for every group"), c // groups)
-            tensor = step.stored(value, f"parameter{position}", tensor.desc.dtype)
+            tensor = step.constant(value, f"parameter{position}", tensor.desc.dtype)
         parameters.append(step.reshape(tensor, (c, *(1,) * len(spatial))))
     scaled = step.op("Mul", [normal, parameters[0]])
     return step.out("Add", [scaled, parameters[1]])

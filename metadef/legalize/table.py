@@ -18,7 +18,7 @@ from metadef.error import InferError, suggest
 from metadef.format import Format, Shape, TensorDesc
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import get_op
-from metadef.ops.numeric import narrow
+from metadef.ops.numeric import narrow, numbers
 
 NEWEST = 1 << 30
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -154,11 +154,11 @@ class Step:
         return bool(tensor.uses) or id(tensor) in self._outputs
 
     def value(self, position: int, what: str) -> np.ndarray:
-        """A constant operand's elements. Refuses if the operand is computed."""
+        """A constant operand's elements as numbers: bfloat16 as float32. Refuses if the operand is computed."""
         tensor = self[position]
         if tensor.const is None:
             raise Unmapped(f"{what} is computed at run time")
-        return tensor.const
+        return numbers(tensor.const, tensor.desc.dtype)
 
     def ints(self, position: int, attr: str) -> tuple[int, ...] | None:
         """A list that is an attribute in old opsets and an operand in new ones; None if absent."""
@@ -173,11 +173,8 @@ class Step:
         """A number that is an attribute in old opsets and an operand in new ones; None if absent."""
         if attr in self.node.attrs:
             return float(self.node.attrs[attr])
-        tensor = self.optional(position)
-        if tensor is None:
+        if self.optional(position) is None:
             return None
-        if tensor.desc.dtype is DType.BF16:
-            raise Unmapped(f"'{attr}' is a bfloat16 operand")
         return float(self.value(position, f"'{attr}'").reshape(-1)[0])
 
     # -- adding -------------------------------------------------------------------------------------------------------

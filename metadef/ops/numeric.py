@@ -34,6 +34,14 @@ def widen(value: np.ndarray, dtype: DType, compute: type = np.float32) -> np.nda
     return value
 
 
+def numbers(value: np.ndarray, dtype: DType) -> np.ndarray:
+    """A stored constant's elements as numbers in the narrowest type that NumPy has: bfloat16, kept as bits, as float32.
+
+    Whoever compares or computes with a constant's elements reads them so.
+    """
+    return widen(value, dtype) if dtype is DType.BF16 else value
+
+
 def narrow(value: np.ndarray, dtype: DType, overflow: str = "inf") -> np.ndarray:
     """Round a computed value to its storage type, to nearest even.
 

@@ -14,7 +14,7 @@ from metadef.dtype import DType
 from metadef.graph import Graph, Node, Tensor
 from metadef.op import CostClass
 from metadef.ops.evaluate import constant_value, evaluate_node
-from metadef.ops.numeric import condensed
+from metadef.ops.numeric import condensed, numbers
 from metadef.rewrite import Nodes, Pass, PassContext, Rule, bypass, inherit
 
 # -- constants ---------------------------------------------------------------------------------------------------------
@@ -62,9 +62,10 @@ def _constant_is(node: Node, slot: int, value: float) -> bool:
     tensor, other = node.inputs[slot], node.inputs[1 - slot]
     if tensor is None or other is None or tensor.const is None or tensor.const.size == 0:
         return False
-    if other.desc.origin_shape != node.output.desc.origin_shape or tensor.desc.dtype is DType.BF16:
+    if other.desc.origin_shape != node.output.desc.origin_shape:
         return False
-    return bool(tensor.const.flat[0] == value) and bool(np.all(condensed(tensor.const) == value))
+    first = numbers(tensor.const.flat[:1], tensor.desc.dtype)[0]
+    return bool(first == value) and bool(np.all(numbers(condensed(tensor.const), tensor.desc.dtype) == value))
 
 
 def _zeros(values: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from metadef.graph import Graph, Node, Tensor
+from metadef.ops.numeric import numbers
 from metadef.rewrite import Nodes, PassContext, Rule, bypass, inherit, other_readers
 
 
@@ -20,7 +21,7 @@ def scalar(tensor: Tensor | None) -> float | None:
     """The value of a one-element constant; None for everything else."""
     if tensor is None or tensor.const is None or tensor.const.size != 1 or not tensor.desc.dtype.is_float:
         return None
-    return float(tensor.const.reshape(-1)[0])
+    return float(numbers(tensor.const, tensor.desc.dtype).reshape(-1)[0])
 
 
 def made_by(tensor: Tensor | None, *types: str) -> Node | None:

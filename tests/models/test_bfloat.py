@@ -80,3 +80,49 @@ def test_networks(name: str, cosine: float) -> None:
     assert all(item.cosine >= cosine for item in report.outputs), report.outputs
     session = InferenceSession(model, ORIGIN)
     assert not session.loaded.fallbacks and all(task.on_device for task in session.program.tasks)
+
+
+def one_node(op_type: str, operands: list[np.ndarray], weights: list[np.ndarray], **attrs: object) -> onnx.ModelProto:
+    """A float32 model of one operator whose last operands are constants, and the absolute value of its result."""
+    names = [f"w{index}" for index in range(len(weights))]
+    inputs = [f"x{index}" for index in range(len(operands))]
+    nodes = [
+        onnx.helper.make_node(op_type, inputs + names, ["made"], **attrs),
+        onnx.helper.make_node("Abs", ["made"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        op_type,
+        [onnx.helper.make_tensor_value_info(n, 1, array.shape) for n, array in zip(inputs, operands, strict=True)],
+        [onnx.helper.make_tensor_value_info("y", 1, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in zip(names, weights, strict=True)],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+
+
+RNG = np.random.default_rng(7)
+IMAGE = RNG.uniform(-2, 8, (2, 6, 5, 7)).astype(np.float32)
+READ_AS_NUMBERS = {
+    "bounds of Clip": (one_node("Clip", [IMAGE], [np.float32(0), np.float32(6)]), "Relu6"),
+    "scales of groups": (
+        one_node("GroupNormalization", [IMAGE], [RNG.random(6, np.float32), RNG.random(6, np.float32)], num_groups=2),
+        "InstanceNorm",
+    ),
+    "a turned filter": (one_node("ConvTranspose", [IMAGE], [RNG.random((6, 4, 3, 3), np.float32) - 0.5]), "Conv2D"),
+    "nought added": (one_node("Add", [IMAGE], [np.zeros(1, np.float32)]), "Abs"),
+    "a factor of one": (one_node("Mul", [IMAGE], [np.ones(1, np.float32)]), "Abs"),
+}
+
+
+@pytest.mark.parametrize("name", READ_AS_NUMBERS)
+def test_constants_are_read_as_numbers(name: str) -> None:
+    """bfloat16 constants lie as bits in the graph; rules and passes that look at elements see numbers."""
+    plain, op_type = READ_AS_NUMBERS[name]
+    model = to_bfloat(plain)
+    feeds = {"x0": IMAGE.astype(ml_dtypes.bfloat16)}
+    session = InferenceSession(model, ORIGIN)
+    assert not session.loaded.host_tasks
+    types = [task.kernel.op_type for task in session.program.tasks]
+    assert op_type == next(item for item in types if item not in ("TransData", "Reshape")), types
+    report = compare_model(model, feeds, ORIGIN)
+    assert all(item.rel_l2 <= HALF_UNIT * np.sqrt(len(types) + 1) for item in report.outputs), report.outputs
