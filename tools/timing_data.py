@@ -67,11 +67,18 @@ def chip(name: str) -> Target | None:
         return load_target(str(path))
 
 
+def measured_file(data: Path, name: str) -> Path:
+    """Where a file of measurements lies: in ``measured/`` of a directory, or in the directory itself."""
+    inner = data / "measured" / f"{name}.csv"
+    return inner if inner.is_file() else data / f"{name}.csv"
+
+
 def rows_of(data: Path, name: str) -> list[dict[str, str]]:
     """Rows of a file of measurements; none if the directory does not have it."""
-    if not (data / "measured" / f"{name}.csv").is_file():
+    path = measured_file(data, name)
+    if not path.is_file():
         return []
-    with (data / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+    with path.open(encoding="utf-8", newline="") as stream:
         return [{**row, "id": row.get("id") or f"{name}:{at}"} for at, row in enumerate(csv.DictReader(stream))]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metadef.target import known_targets, load_target
-from timing_data import Pair, rows_of
+from timing_data import Pair, measured_file, rows_of
 
 FILES = (
     "op_trace_910_gen1", "op_profiler_910b", "op_bench_cases", "instr_mov", "instr_mmad", "instr_vec", "kernel_pipes",
@@ -58,8 +58,6 @@ def index_rows(data: Path) -> dict[str, dict[str, str]]:
     """Every measured row by id, with ``file`` added and without the doubtful ones."""
     found: dict[str, dict[str, str]] = {}
     for name in FILES:
-        if not (data / "measured" / f"{name}.csv").is_file():
-            continue
         for row in rows_of(data, name):
             if is_trusted(row):
                 found[row["id"]] = {**row, "file": name}
@@ -90,6 +88,11 @@ def grouped(pairs: Iterable[Pair], rows: dict[str, dict[str, str]], by: str) -> 
     for pair in {pair.id: pair for pair in pairs if pair.id in rows}.values():
         groups.setdefault(group_key(rows[pair.id], by), []).append(pair)
     return {name: (groups.get(name, []), totals[name]) for name in sorted(totals)}
+
+
+def has_measurements(data: Path) -> bool:
+    """Whether a directory holds any file of measurements."""
+    return any(measured_file(data, name).is_file() for name in FILES)
 
 
 def file_sets(pairs: Iterable[Pair], rows: dict[str, dict[str, str]]) -> dict[str, dict[str, Any]]:

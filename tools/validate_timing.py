@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from timing_data import Pair
-from timing_figures import constant_counts, draw, figures, file_sets, grouped, index_rows, left_out
+from timing_figures import constant_counts, draw, figures, file_sets, grouped, has_measurements, index_rows, left_out
 from timing_sets import SETS, SLOW, Sample
 
 DATA_VARIABLE = "NPUSIM_DATA"
@@ -44,7 +44,7 @@ def validate(data: Path, names: list[str] | None = None) -> dict[str, dict[str, 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     data = data_root(options.data)
-    if not (data / "measured").is_dir():
+    if not has_measurements(data):
         print(f"no measurements at {data}: set {DATA_VARIABLE} or pass --data", file=sys.stderr)
         return 2
     names = options.sets or [name for name in SETS if options.slow or name not in SLOW]
@@ -86,7 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help=f"directory with measured/ (default: ${DATA_VARIABLE} or ../shared)")
+    parser.add_argument(
+        "--data",
+        help=f"directory with the files, or with measured/ that has them (default: ${DATA_VARIABLE} or ../shared)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--sets", nargs="+", choices=sorted(SETS), help="only these sets")
     parser.add_argument("--by", nargs="+", default=[], choices=("chip", "type"), help="also per chip or operator type")
