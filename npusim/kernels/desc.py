@@ -35,7 +35,8 @@ class Call:
     """One task for the executor: kernel name, number of parts, descriptor, and what must stay alive with it.
 
     `followed_by(expression, address)`, where there is one, makes the call that also does an elementwise expression of
-    `x0` on its rounded results and stores those at another address of the device.
+    `x0` on its rounded results and stores those at another address of the device. `preceded_by(type, address)` makes
+    the one that reads elements of another type from another address and rounds them to its own.
     """
 
     kernel: str
@@ -43,6 +44,7 @@ class Call:
     desc: np.ndarray
     keep: list[object] = field(default_factory=list)
     followed_by: Callable[[str, int], Call] | None = None
+    preceded_by: Callable[[str, int], Call] | None = None
 
     def row(self) -> tuple[int, int, int]:
         """(kernel address, parts, descriptor address); compiles the kernel where needed."""

@@ -9,7 +9,7 @@ Kernel names: `transdata:<source dtype>:<target dtype>:<C0>:<to|from>`; without 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.elementwise import emit_lane_copy
@@ -68,6 +68,13 @@ class Plain:
         """[batch…, M, K] row-major, K being the channel of FRACTAL_NZ."""
         size, (m, k) = SIZE[dtype], shape[-2:]
         return Plain(address, dtype, _product(shape[:-2]), k, m, (m * k * size, size, k * size))
+
+
+def retyped(plain: Plain, dtype: str, address: int) -> Plain:
+    """The same dense tensor with elements of another type, elsewhere."""
+    old, new = SIZE[plain.dtype], SIZE[dtype]
+    batch, channel, pixel = (step // old * new for step in plain.strides)
+    return replace(plain, dtype=dtype, address=address, strides=(batch, channel, pixel))
 
 
 def _product(values: Sequence[int]) -> int:

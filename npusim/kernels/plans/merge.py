@@ -1,4 +1,4 @@
-"""Neighbouring tasks that the host carries out in one sweep: a product, and the element-wise task that reads it.
+"""Neighbouring tasks that the host carries out in one sweep: a product or cast, and the task that reads its result.
 
 The result is rounded between the two as it is when each runs by itself, so that values stay bit for bit. Each keeps
 rows of its own for runs that look at every task.
@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from metadef.program import Operand, Program
+from metadef.program import Operand, Program, Region
 from npusim.kernels.desc import Call
 
+_CAST = re.compile(r"flat:(f16|bf16|f32):(?:f16|bf16|f32):x0")
 _PARAMETER = re.compile(r"\bp\d\b")
 
 
@@ -42,19 +43,24 @@ def _merged(
     if any(len(calls) != 1 for calls in rows):
         return None
     (first,), (second,) = rows
-    if not (isinstance(first, Call) and isinstance(second, Call)) or first.followed_by is None:
+    before, after = program.tasks[position : position + 2]
+    reads = [item for item in after.inputs if item is not None]
+    if not (isinstance(first, Call) and isinstance(second, Call)) or len(before.outputs) != 1:
         return None
-    product, follower = program.tasks[position : position + 2]
+    between, result = before.outputs[0], after.outputs[0]
+    if len(reads) != 1 or reads[0] != between:
+        return None
+    # The result may lie where the first task still reads, and somebody else may look for the value in between.
+    sources = [item for item in before.inputs if item is not None]
+    seen = readers[between.tensor] != 1 or between.region is not Region.ARENA
+    spoils = seen or any(_overlap(item, result) for item in sources)
     text = _expression(second)
-    between, result = product.outputs[0], follower.outputs[0]
-    reads = [item for item in follower.inputs if item is not None]
-    if not text or len(reads) != 1 or reads[0] != between or len(product.outputs) != 1 or between.desc != result.desc:
-        return None
-    # The result may lie where the product still reads, and somebody else may look for the value in between.
-    spoils = readers[between.tensor] != 1 or any(_overlap(item, result) for item in product.inputs if item is not None)
-    if result.address != between.address and spoils:
-        return None
-    return first.followed_by(text, result.address)
+    if first.followed_by and text and between.desc == result.desc:
+        return None if spoils and result.address != between.address else first.followed_by(text, result.address)
+    cast = _CAST.fullmatch(first.kernel)
+    if cast and second.preceded_by and not spoils and len(sources) == 1:
+        return second.preceded_by(cast[1], sources[0].address)
+    return None
 
 
 def _expression(call: Call) -> str:

@@ -31,5 +31,14 @@ def plan_trans_data(site: Site) -> list[Call]:
     else:
         raise NoFastKernel(f"TransData of {desc.format.name} from {desc.origin_format.name}")
     if flat is x:
-        return [transdata.to_blocked(plain, site.address(out), element, desc.c0, stored)]
+        call = transdata.to_blocked(plain, site.address(out), element, desc.c0, stored)
+        if desc.dtype.is_float and not site.options.saturate:
+            call.preceded_by = lambda dtype, address: transdata.to_blocked(
+                transdata.retyped(plain, dtype, site.device.host_address(address)),
+                site.address(out),
+                site.element(out),
+                desc.c0,
+                stored,
+            )
+        return [call]
     return [transdata.from_blocked(site.address(x), element, desc.c0, plain, stored)]
