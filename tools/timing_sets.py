@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from timing_instruction_sets import moves, products, vector_instructions
 from timing_profile_sets import is_product as is_profiled_product
 from timing_profile_sets import profiled, protocol
 from timing_sample_sets import attention, copies_and_scans, sample_kernels
+from timing_split import ruled
 from timing_vector_sets import is_expressible, profiled_vectors
 
 # -- board runs with known tiles -------------------------------------------------------------------------------------
@@ -185,7 +187,9 @@ def matmuls(dtypes: tuple[str, ...]) -> Callable[[Path], Sample]:
             dtype = DTYPES[row["dtype"]]
             m, n, k = (int(row[name]) for name in "mnk")
             batch = tuple(int(size) for size in row["batch"].split(",") if size)
-            out = {"float32": DType.FLOAT, "tf32": DType.FLOAT}.get(row["out"], DType.FLOAT16 if dtype is DType.INT8 else dtype)
+            out = {"float32": DType.FLOAT, "tf32": DType.FLOAT}.get(
+                row["out"], DType.FLOAT16 if dtype is DType.INT8 else dtype
+            )
             turned = tuple(flag == "1" for flag in row.get("turned", "00"))
             cores = int(float(row["cores"])) if row.get("cores") else None
             kernel = matmul_kernel(
@@ -265,6 +269,13 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "conv_dx_910": training.input_gradients,
     "conv_dw_910": training.filter_gradients,
     "matmul_910": training.products,
+    "vector_own_split_910": profiled_vectors(is_expressible, "trace", file="op_trace_910_gen1", adjust=ruled),
+    "conv_own_split_910": partial(training.convolutions, adjust=ruled),
+    "conv_dx_own_split_910": partial(training.input_gradients, adjust=ruled),
+    "conv_dw_own_split_910": partial(training.filter_gradients, adjust=ruled),
+    "matmul_own_split_910": partial(training.products, adjust=ruled),
     "networks_310p3": networks,
 }
-SLOW = ("networks_310p3",)
+OWN_SPLIT = tuple(name for name in SETS if "own_split" in name)
+"""Rows of other sets once more, with block_dim by the vendor's rules in place of the published one."""
+SLOW = ("networks_310p3", *OWN_SPLIT)

@@ -21,6 +21,7 @@ from metadef.select.cube import choose_cube_kernel
 from metadef.select.cube_candidates import Table
 from metadef.target import Target
 from timing_data import Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
+from timing_split import Adjust, published
 
 FILE = "op_trace_910_gen1"
 _TUNED = {"resnet50_32_224_224", "resnet50_64_224_224"}
@@ -101,7 +102,7 @@ def _window(row: dict[str, str]) -> tuple[int, int, int] | None:
     return (side, side, stride) if side * side == taps else (1, taps, stride)
 
 
-def convolutions(data: Path) -> Sample:
+def convolutions(data: Path, adjust: Adjust = published) -> Sample:
     """Forward convolutions, with the statistics of the batch where they are fused."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
@@ -124,10 +125,10 @@ def convolutions(data: Path) -> Sample:
         what = f"{row['op_type']} {x} {y[1] * y[4]} {kh}x{kw}/{stride}"
         return Pair(row["id"], what, float(row["duration_us"]), _placed(kernel, x[0], row, target))
 
-    return collect(_rows(data, "Conv2D", "FusionOp_Conv2D_BNTrainingReduce"), predict)
+    return collect(_rows(data, adjust, "Conv2D", "FusionOp_Conv2D_BNTrainingReduce"), predict)
 
 
-def input_gradients(data: Path) -> Sample:
+def input_gradients(data: Path, adjust: Adjust = published) -> Sample:
     """Gradients by the input of a convolution."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
@@ -155,10 +156,10 @@ def input_gradients(data: Path) -> Sample:
         what = f"{row['op_type']} {dy} {dx[1] * dx[4]} {kh}x{kw}/{stride}"
         return Pair(row["id"], what, float(row["duration_us"]), _placed(kernel, dy[0], row, target))
 
-    return collect(_rows(data, "Conv2DBackpropInput", "FusionOp_Conv2DBackpropInput"), predict)
+    return collect(_rows(data, adjust, "Conv2DBackpropInput", "FusionOp_Conv2DBackpropInput"), predict)
 
 
-def filter_gradients(data: Path) -> Sample:
+def filter_gradients(data: Path, adjust: Adjust = published) -> Sample:
     """Gradients by the filter: channels of dY by taps and channels of x, summed over all pixels.
 
     Samples go to cores as far as block_dim and batch divide, which add their sums up in memory; the rest cuts columns.
@@ -190,10 +191,10 @@ def filter_gradients(data: Path) -> Sample:
         us = kernel_us(replace(whole, block_dim=pieces), target, "trace", cold=False)
         return Pair(row["id"], f"dw {x} {m} {kh}x{kw}/{stride}", float(row["duration_us"]), us)
 
-    return collect(_rows(data, "Conv2DBackpropFilter"), predict)
+    return collect(_rows(data, adjust, "Conv2DBackpropFilter"), predict)
 
 
-def products(data: Path) -> Sample:
+def products(data: Path, adjust: Adjust = published) -> Sample:
     """Matrix products in FRACTAL_NZ, with what is fused behind them; the sizes tell which side is transposed."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
@@ -223,15 +224,14 @@ def products(data: Path) -> Sample:
         us = _placed(kernel, gcd(prod(lead), 1 << 30) if lead else 1, row, target)
         return Pair(row["id"], f"{row['op_type']} {lead}{m}x{n}x{k}", float(row["duration_us"]), us)
 
-    return collect(
-        [row for row in _rows(data, "MatMul", "BatchMatMul", "FusionOp_MatMul", "FusionOp_BatchMatMul")], predict
-    )
+    types = ("MatMul", "BatchMatMul", "FusionOp_MatMul", "FusionOp_BatchMatMul")
+    return collect(_rows(data, adjust, *types), predict)
 
 
-def _rows(data: Path, *types: str) -> list[dict[str, str]]:
+def _rows(data: Path, adjust: Adjust, *types: str) -> list[dict[str, str]]:
     """Rows of these types, and of fused ones that begin so; doubtful ones are out."""
     return [
-        row
+        adjust(row)
         for row in rows_of(data, FILE)
         if row["trust"] != "C"
         and (

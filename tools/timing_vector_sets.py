@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from metadef.cost.signature_view import signature_kernel
-from metadef.cost.signatures import find_signature
+from metadef.cost.signatures import default_signature, find_signature
 from metadef.dtype import DType
 from metadef.format import Format, TensorDesc
 from metadef.kernel import Engine, Kernel
@@ -16,6 +16,7 @@ from metadef.op import CostClass, find_op
 from metadef.select.vector import choose_vector_kernel
 from metadef.target import Target
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, parse_shapes, rows_of
+from timing_split import Adjust, published
 
 _ALIASES = {
     "AddN": "AccumulateNV2", "ReduceSum": "ReduceSumD", "BroadcastTo": "BroadcastToD", "mish": "Mish",
@@ -87,7 +88,12 @@ def stored_desc(shape: tuple[int, ...], dtype: DType, fmt: str, target: Target) 
 
 
 def profiled_vectors(
-    keep: Callable[[dict[str, str]], bool], form: str, *, cold: bool = False, file: str = "op_profiler_910b"
+    keep: Callable[[dict[str, str]], bool],
+    form: str,
+    *,
+    cold: bool = False,
+    file: str = "op_profiler_910b",
+    adjust: Adjust = published,
 ) -> Callable[[Path], Sample]:
     """Vector operators of a profile, with the published number of cores."""
 
@@ -118,13 +124,22 @@ def profiled_vectors(
             far = _far(row, shapes[0], sides[0], parameters)
             what = f"{row['op_type']} {row['input_shapes']}"
             us = kernel_us(kernel, target, form, cold=[cold or item for item in far])
-            if row["op_type"].startswith("Foreach"):
-                us += target.value("launch.foreach_us")
-            return Pair(row["id"], what, float(row["duration_us"]), us)
+            blind = _left_out(row["op_type"], sides, target, cores)
+            blind_us = kernel_us(blind, target, form, cold=[cold or item for item in far]) if blind else None
+            return Pair(row["id"], what, float(row["duration_us"]), us, blind_us)
 
-        return collect([row for row in rows_of(data, file) if keep(row)], predict)
+        return collect([adjust(row) for row in rows_of(data, file) if keep(row)], predict)
 
     return build
+
+
+def _left_out(op_type: str, sides: list[list[TensorDesc]], target: Target, cores: int | None) -> Kernel | None:
+    """The kernel as if its type were unknown: its cost class's default list (types with a list of their own)."""
+    signature = find_signature(op_type)
+    if signature is None:
+        return None
+    default = default_signature(signature.kind, op_type)
+    return signature_kernel(op_type, *sides, target, block_dim=cores, signature=default)
 
 
 _LEAST_PARAMETER = 1 << 16
