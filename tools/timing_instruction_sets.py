@@ -15,6 +15,8 @@ from timing_data import Pair, Sample, collect, rows_of
 
 _TABLED = {"L1_TO_FB": (15.0, 32.0)}
 """Paths that no kernel here uses, as (start, bytes a cycle) of the table."""
+_STREAMED = 64
+"""Moves behind each other in the 910B1 table of paths into L0; the 910B3 one has single moves, as for mmad."""
 _PATHS = {
     "GM_TO_UB": "GM->UB", "UB_TO_GM": "UB->GM", "GM_TO_L1": "GM->L1", "GM_TO_L1_TRANS": "GM->L1 ND2NZ",
     "L1_TO_L0A": "L1->L0A", "L1_TO_L0B": "L1->L0B", "L1_TO_BT": "L1->BT", "L0C_TO_GM": "L0C->GM",
@@ -37,8 +39,10 @@ def moves(data: Path) -> Sample:
         cold = float(row["soc"] == "910B1" and path == "GM->UB")
         measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
         move = transfer(target, path, cold=cold, to_memory=cold, unit_bytes=size, unit_rows=1)
-        stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), 1, 1, 1, 0)
-        return Pair(row["id"], f"{path} {size:.0f} B", measured, run_stream(stream, target, 1).cycles)
+        count = _STREAMED if row["soc"] == "910B1" and "L0" in path and path.startswith("GM") else 1
+        stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), count, 1, 1, 0)
+        cycles = run_stream(stream, target, 1).cycles / count
+        return Pair(row["id"], f"{path} {size:.0f} B", measured, cycles)
 
     rows = rows_of(data, "instr_mov")
     sample = collect(rows, predict)
@@ -104,6 +108,8 @@ _VECTOR = {
     "VMULCONV": "mul", "VMADDRELU": "madd", "VCONVDEQ": "cast", "VCONVVDEQ": "cast",
     "VREDUCE": "squeeze", "VMRGSORT": "merge_sort4",
 }  # fmt: skip
+_APART = {(name, "FP16_FP16_FP16") for name in ("VADD", "VMUL")}
+"""Instructions whose sources the table kept in different bank groups: two-source ones of one cycle a repeat."""
 _TWO_SOURCES = {"add", "sub", "mul", "max", "min", "and", "or", "select", "compare", "axpy", "add_relu"}
 
 
@@ -115,7 +121,7 @@ def _measured_cycles(row: dict[str, str]) -> float:
 
 
 def vector_instructions(data: Path) -> Sample:
-    """One vector instruction; two-source ones were measured with their sources in one bank group."""
+    """One vector instruction; most two-source ones were measured with their sources in one bank group."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         name = _VECTOR.get(row["instr"], row["instr"].removeprefix("V").lower())
@@ -124,7 +130,8 @@ def vector_instructions(data: Path) -> Sample:
         measured = _measured_cycles(row)
         width = 4 if "32" in row["dtypes"].split("_")[0] else 2
         first, further = target.vector_instruction(name, width)
-        lost = target.value("vector.bank_conflict_cycles") if name in _TWO_SOURCES and further == 1 else 0
+        meet = name in _TWO_SOURCES and further == 1 and (row["instr"], row["dtypes"]) not in _APART
+        lost = target.value("vector.bank_conflict_cycles") if meet else 0
         predicted = max(first, (further + lost) * int(row["repeat"]))
         return Pair(row["id"], f"{name} x{row['repeat']}", measured, predicted)
 
