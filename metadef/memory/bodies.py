@@ -1,75 +1,23 @@
-"""Bodies: what the planner moves. A body is one tensor, or several that relations hold together at fixed distances.
+"""From live ranges to bodies: one per tensor, view family, contiguous group and workspace.
 
-Views and contiguous groups are joined always (a must), in-place pairs when the planner takes the permission. A body
-is a set of rectangles (bytes x steps); the holes between them are free for others. Flow: LiveTable -> bodies ->
-Problem -> plan.
+Views and contiguous groups are joined always (a must), in-place pairs when the planner takes the permission
+(``pairs``). Flow: LiveTable -> bodies -> Problem -> plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress
 from math import gcd, lcm
+
+import numpy as np
 
 from metadef.error import ContractError
 from metadef.format import SLOT_BYTES, round_up, slot_bytes
-from metadef.memory.live import NOWHERE, Borders, Labels, LiveTable, Reach, Span, StepOrder, exclusive, joined_reach
-from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, TensorKind
-
-WEIGHTS, ARENA, IO = "weights", "arena", "io"
-
-
-@dataclass(slots=True)
-class Rect:
-    """Bytes [rel, rel + size) of a body, alive from step ``first`` to ``last``; ``reach`` as in :class:`Span`."""
-
-    rel: int
-    size: int
-    first: int
-    last: int
-    labels: Labels = ()
-    reach: Reach = NOWHERE
-
-
-@dataclass(slots=True)
-class Body:
-    """Tensors (by id) and workspaces (by (step, number)) with their distance from the body's start.
-
-    Its offset is ``residue`` modulo ``modulus``; ``pinned`` is its only possible offset (None: free).
-    """
-
-    places: dict[int | tuple[int, int], int]
-    rects: list[Rect]
-    modulus: int = 1
-    residue: int = 0
-    pinned: int | None = None
-    pool: str = "HBM"
-    region: str = ARENA
-    no_reuse: str = ""
-
-    @property
-    def extent(self) -> int:
-        """Bytes from the body's start to its end."""
-        if len(self.rects) == 1:
-            return self.rects[0].rel + self.rects[0].size
-        return max((rect.rel + rect.size for rect in self.rects), default=0)
-
-    def up(self, offset: int) -> int:
-        """The least legal offset that is not below ``offset``."""
-        return offset + (self.residue - offset) % self.modulus
-
-
-@dataclass
-class BodySet:
-    """All bodies of a schedule before any in-place pair is joined; ``of`` maps a tensor to its body's position.
-
-    ``slots`` is what each tensor that is no view, and each workspace, takes (bytes).
-    """
-
-    bodies: list[Body]
-    of: dict[int, int]
-    slots: dict[int | tuple[int, int], int] = field(default_factory=dict)
+from metadef.memory.body_table import ARENA, IO, WEIGHTS, Body, BodySet, BodyTable, Columns, Key, Rect
+from metadef.memory.columns import FREE, ScheduleColumns
+from metadef.memory.live import NOWHERE, Borders, LiveTable, Span, StepOrder, exclusive, joined_reach
+from metadef.schedule import Group, Schedule, ScheduleTensor, TensorKind
 
 
 def tensor_slot(tensor: ScheduleTensor) -> int:
@@ -118,43 +66,81 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
     Raises:
         ContractError: relations contradict each other, or mix memory pools.
     """
-    grouped: dict[int, int] = {}
-    layouts = [member_layout(group, live.tensors) for group in schedule.groups]
-    for group, layout in zip(schedule.groups, layouts):
-        grouped.update((live.base[member], size) for member, (_, size) in zip(group.members, layout))
-    unaligned = {live.base[m] for g in schedule.groups if not g.padded for m in g.members[1 if g.parent < 0 else 0 :]}
-    bodies: list[Body] = []
-    of: dict[int, int] = {}
-    slots: dict[int | tuple[int, int], int] = {}
+    given = live.given
+    roots = np.ones(len(given.ids), np.bool_)
+    roots[given.places([t for t, root in live.base.items() if t != root])] = False
+    ids = given.ids[roots].tolist()
     border = Borders(schedule)
-    related = {*live.views_of, *grouped, *unaligned}
-    for root, tensor in live.tensors.items():
-        if live.base[root] != root:
-            continue
-        of[root] = len(bodies)
-        if root in related or border.holds(tensor):
-            bodies.append(_body_of(border, live, root, grouped.get(root), root in unaligned))
-            slots[root] = bodies[-1].rects[0].size
-        else:
-            span, size = live.base_spans[root], tensor_slot(tensor)
-            rects, grid = span_rects(span, size), tensor_grid(tensor)
-            bodies.append(Body({root: 0}, rects, *grid, tensor.pinned, tensor.pool, ARENA, tensor.no_reuse))
-            slots[root] = size
-        if root in live.views_of:
-            of.update(dict.fromkeys(live.views_of[root], of[root]))
-    joined = BodySet(bodies, of, slots)
-    for group, layout in zip(schedule.groups, layouts):
+    plain = (live.plain & given.of_kind(TensorKind.FEATURE) & ~given.kept)[roots]
+    size = _slot_column(given)
+    of: dict[int, int] = dict(zip(ids, range(len(ids))))
+    slots: dict[Key, int] = dict(zip(ids, size[roots].tolist()))
+    plain[[of[t] for t in border.inputs | border.outputs if t in of]] = False
+    made: dict[int, Body] = {}
+    fixed = _Fixed(schedule, live)
+    for i in np.flatnonzero(~plain).tolist():
+        made[i] = _body_of(border, live, ids[i], fixed)
+        slots[ids[i]] = made[i].rects[0].size
+        of.update(dict.fromkeys(live.views_of.get(ids[i], ()), i))
+    for group, layout in zip(schedule.groups, fixed.layouts):
         anchor = group.parent if group.parent >= 0 else group.members[0]
         for member, (start, _) in zip(group.members, layout):
-            _join_must(joined, anchor, member, start, group)
+            _join_must(made, of, anchor, member, start, group)
+    modulus, residue = _grid_columns(given)
+    lives = Columns(size, live.first, live.last, modulus, residue, given.pinned)[roots]
+    pools = [tensor.pool for tensor in compress(schedule.tensors, roots.tolist())]
+    table = _with_workspaces(schedule, live, BodyTable(lives, list(ids), pools, made), slots)
+    kept = plain
+    kept[list(made)] = True
+    kept = np.concatenate([kept, np.ones(len(table) - len(kept), np.bool_)])
+    if kept.all():
+        return BodySet(table, of, slots)
+    table = table.chosen(kept)
+    return BodySet(table, table.of_tensors(), slots)
+
+
+def _with_workspaces(schedule: Schedule, live: LiveTable, bodies: BodyTable, slots: dict[Key, int]) -> BodyTable:
+    """The bodies of tensors, then those of workspaces."""
+    made, added = dict(bodies.made), []
+    keys: list[Key] = []
     for step in schedule.steps:
         for number, scratch in enumerate(step.workspaces):
-            reach = NOWHERE if live.order.linear else live.order.reach((step.id,))
-            labels = (step.branch,) if step.branch else ()
-            rect = Rect(0, round_up(scratch.bytes, SLOT_BYTES), step.id, step.id, labels, reach)
-            slots[step.id, number] = rect.size
-            joined.bodies.append(Body({(step.id, number): 0}, [rect], max(scratch.alignment, 1)))
-    return _without_holes(joined)
+            size, modulus = round_up(scratch.bytes, SLOT_BYTES), max(scratch.alignment, 1)
+            if step.branch or not live.order.linear:
+                reach = NOWHERE if live.order.linear else live.order.reach((step.id,))
+                rect = Rect(0, size, step.id, step.id, (step.branch,) if step.branch else (), reach)
+                made[len(bodies) + len(keys)] = Body({(step.id, number): 0}, [rect], modulus)
+            keys.append((step.id, number))
+            added.append((size, step.id, step.id, modulus, 0, FREE))
+    slots.update((key, entry[0]) for key, entry in zip(keys, added))
+    columns = bodies.columns.extended(made, np.array(added, np.int64).reshape(-1, 6).T)
+    return BodyTable(columns, [*bodies.keys, *keys], [*bodies.pools, *[ScheduleTensor.pool] * len(keys)], made)
+
+
+def _slot_column(given: ScheduleColumns) -> np.ndarray:
+    """:func:`tensor_slot` of all tensors."""
+    rounded = -(-given.payload // SLOT_BYTES) * SLOT_BYTES
+    by_rule = np.where(given.of_kind(TensorKind.WEIGHT), rounded, slot_bytes(given.payload))  # type: ignore[arg-type]
+    return np.where(given.slot != 0, given.slot, np.where(given.payload == 0, 0, by_rule))
+
+
+def _grid_columns(given: ScheduleColumns) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`tensor_grid` of all tensors."""
+    modulus = np.maximum(given.alignment, np.where(given.residue, SLOT_BYTES, 1))
+    return modulus, given.residue % modulus
+
+
+class _Fixed:
+    """What contiguous groups settle: member layouts, the bytes of members, and who may lie off its own grid."""
+
+    def __init__(self, schedule: Schedule, live: LiveTable) -> None:
+        self.layouts = [member_layout(group, live.tensors) for group in schedule.groups]
+        self.bytes: dict[int, int] = {}
+        for group, layout in zip(schedule.groups, self.layouts):
+            self.bytes.update((live.base[member], size) for member, (_, size) in zip(group.members, layout))
+        self.unaligned = {
+            live.base[m] for g in schedule.groups if not g.padded for m in g.members[1 if g.parent < 0 else 0 :]
+        }
 
 
 def span_rects(span: Span, size: int) -> list[Rect]:
@@ -164,8 +150,8 @@ def span_rects(span: Span, size: int) -> list[Rect]:
     return [Rect(0, size, first, last, span.labels, span.reach) for first, last in span.runs]
 
 
-def _body_of(border: Borders, live: LiveTable, root: int, size: int | None, unaligned: bool) -> Body:
-    tensor, span = live.tensors[root], live.base_spans[root]
+def _body_of(border: Borders, live: LiveTable, root: int, fixed: _Fixed) -> Body:
+    tensor, span, size = live.tensors[root], live.base_spans[root], fixed.bytes.get(root)
     members = [tensor]
     if root in live.views_of:
         members += [live.tensors[t] for t in live.views_of[root]]
@@ -186,15 +172,15 @@ def _body_of(border: Borders, live: LiveTable, root: int, size: int | None, unal
             region = IO if border.is_output(t) or t.kind is not TensorKind.WEIGHT else region
     if tensor.kind is TensorKind.WEIGHT:
         region = WEIGHTS
-    modulus, residue = (1, 0) if unaligned else tensor_grid(tensor)
-    places: dict[int | tuple[int, int], int] = {t.id: live.shift[t.id] for t in members}
+    modulus, residue = (1, 0) if root in fixed.unaligned else tensor_grid(tensor)
+    places: dict[Key, int] = {t.id: live.shift[t.id] for t in members}
     rects = span_rects(span, size)
     return Body(places, rects, modulus, residue, tensor.pinned, tensor.pool, region, reason)
 
 
-def _join_must(joined: BodySet, anchor: int, member: int, start: int, group: Group) -> None:
-    one, other = joined.of[anchor], joined.of[member]
-    body, added = joined.bodies[one], joined.bodies[other]
+def _join_must(made: dict[int, Body], of: dict[int, int], anchor: int, member: int, start: int, group: Group) -> None:
+    one, other = of[anchor], of[member]
+    body, added = made[one], made[other]
     distance = body.places[anchor] + start - added.places[member]
     if one == other:
         if distance:
@@ -211,22 +197,11 @@ def _join_must(joined: BodySet, anchor: int, member: int, start: int, group: Gro
         raise ContractError(
             f"members of the group {group.members} cannot keep their distances, alignments, pools and pins at once"
         )
-    joined.bodies[one] = fused
-    joined.bodies[other] = Body({}, [])
+    made[one] = fused
+    del made[other]
     for tensor in added.places:
         if isinstance(tensor, int):
-            joined.of[tensor] = one
-
-
-def _without_holes(joined: BodySet) -> BodySet:
-    """Without the bodies that joins have emptied."""
-    kept = [body for body in joined.bodies if body.places]
-    if len(kept) == len(joined.bodies):
-        return joined
-    of: dict[int, int] = {}
-    for position, body in enumerate(kept):
-        of.update((tensor, position) for tensor in body.places if isinstance(tensor, int))
-    return BodySet(kept, of, joined.slots)
+            of[tensor] = one
 
 
 def join_bodies(one: Body, other: Body, distance: int) -> Body | None:
@@ -249,7 +224,7 @@ def join_bodies(one: Body, other: Body, distance: int) -> Body | None:
     return Body(places, _coalesced(rects), modulus, (residue + low) % modulus, pinned, one.pool, region, reason)
 
 
-def _fits_into(body: Body, added: Body, distance: int) -> bool:
+def fits_into(body: Body, added: Body, distance: int) -> bool:
     """Whether joining changes nothing of a body but its parts: no new start, grid, pin, pool or region."""
     same = (body.modulus, body.residue, body.region, body.pool) == (
         added.modulus, (added.residue - distance) % added.modulus, added.region, added.pool,
@@ -257,7 +232,7 @@ def _fits_into(body: Body, added: Body, distance: int) -> bool:
     return same and distance >= 0 and added.pinned is None and not added.no_reuse
 
 
-def _absorb(body: Body, added: Body, distance: int) -> None:
+def absorb(body: Body, added: Body, distance: int) -> None:
     """:func:`join_bodies` within ``body`` itself, so that a long chain costs no copy for each of its links."""
     for key, rel in added.places.items():
         body.places[key] = rel + distance
@@ -310,108 +285,3 @@ def rects_meet(one: Rect, other: Rect, order: StepOrder) -> bool:
     if order.linear:
         return one.first <= other.last and other.first <= one.last
     return not order.before(one.reach, other.reach) and not order.before(other.reach, one.reach)
-
-
-@dataclass(frozen=True, slots=True)
-class LegalPair:
-    """An in-place permission that lifetimes allow: ``write`` over ``read`` saves ``saving`` bytes at ``step``."""
-
-    step: int
-    read: int
-    write: int
-    saving: int
-
-
-def legal_pairs(schedule: Schedule, live: LiveTable, joined: BodySet) -> tuple[list[LegalPair], dict[InPlace, str]]:
-    """The permissions that may be taken, in step order, and the reason for each that may not."""
-    pairs: list[LegalPair] = []
-    refused: dict[InPlace, str] = {}
-    for permission in dict.fromkeys(schedule.inplace):
-        reason = _refusal(schedule, live, joined, permission)
-        if reason:
-            refused[permission] = reason
-            continue
-        saving = min(tensor_slot(live.tensors[live.base[t]]) for t in (permission.read, permission.write))
-        pairs.append(LegalPair(permission.step, permission.read, permission.write, saving))
-    return sorted(pairs, key=lambda pair: (pair.step, -pair.saving)), refused
-
-
-def _refusal(schedule: Schedule, live: LiveTable, joined: BodySet, pair: InPlace) -> str:
-    """Why an in-place permission may not be taken ("" = it may)."""
-    if not 0 <= pair.step < len(schedule.steps):
-        return "there is no such step"
-    step = schedule.steps[pair.step]
-    if pair.read not in step.reads or pair.write not in step.writes:
-        return "the step does not read the one and write the other"
-    read, write = live.tensors[pair.read], live.tensors[pair.write]
-    source, target = joined.bodies[joined.of[pair.read]], joined.bodies[joined.of[pair.write]]
-    if source.region != ARENA or target.region != ARENA:
-        return "one of the two is a weight, a graph input or a graph output"
-    if source.no_reuse or target.no_reuse:
-        return f"no reuse: {source.no_reuse or target.no_reuse}"
-    if source.pool != target.pool:
-        return "the two lie in different memory pools"
-    if write.payload_bytes > read.payload_bytes or tensor_slot(write) > tensor_slot(read):
-        return "the output is larger than the input"
-    old, new = live.base_spans[live.base[pair.read]], live.base_spans[live.base[pair.write]]
-    if old.last != pair.step or old.carried:
-        return "the input is read again later" if not old.carried else "the input is carried by a loop"
-    if new.first != pair.step or new.carried or pair.write in step.reads:
-        return "the output exists before this step"
-    if not live.order.linear and not live.order.done_by(old.reach, pair.step):
-        return "another stream may still read the input"
-    base, place = live.base[pair.read], (live.shift[pair.read], read.payload_bytes)
-    for other in step.reads:
-        if other is None or other == pair.read or live.base[other] != base:
-            continue
-        if (live.shift[other], live.tensors[other].payload_bytes) != place:
-            return "the step reads other bytes of the same memory"
-    return ""
-
-
-def take_pairs(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder) -> tuple[list[Body], list[LegalPair]]:
-    """Join the pairs in the given order where possible: bodies, and the pairs that were taken.
-
-    Each input and each output is used once; a pair is left out if the joined body would overlap itself.
-    """
-    bodies: list[Body | None] = list(joined.bodies)
-    where = dict(joined.of)
-    taken: list[LegalPair] = []
-    used_reads: set[int] = set()
-    used_writes: set[int] = set()
-    owned: set[int] = set()
-    for pair in pairs:
-        if pair.read in used_reads or pair.write in used_writes or where[pair.read] == where[pair.write]:
-            continue
-        body, added = bodies[where[pair.read]], bodies[where[pair.write]]
-        assert body is not None and added is not None
-        distance = body.places[pair.read] - added.places[pair.write]
-        if _collides(body, added, distance, pair, order):
-            continue
-        home, gone = where[pair.read], where[pair.write]
-        if home in owned and _fits_into(body, added, distance):
-            _absorb(body, added, distance)
-        else:
-            fused = join_bodies(body, added, distance)
-            if fused is None:
-                continue
-            bodies[home] = fused
-            owned.add(home)
-        bodies[gone] = None
-        where.update((key, home) for key in added.places if isinstance(key, int))
-        used_reads.add(pair.read)
-        used_writes.add(pair.write)
-        taken.append(pair)
-    return [body for body in bodies if body is not None], taken
-
-
-def _collides(one: Body, other: Body, distance: int, pair: LegalPair, order: StepOrder) -> bool:
-    """Whether two bodies at this distance would overlap, apart from handing bytes over at the in-place step."""
-    place = one.places[pair.read]
-    for a in one.rects:
-        for b in other.rects:
-            apart = a.rel + a.size <= b.rel + distance or b.rel + distance + b.size <= a.rel
-            handed_over = a.rel == b.rel + distance == place and a.last == pair.step == b.first
-            if not apart and not handed_over and rects_meet(a, b, order):
-                return True
-    return False

@@ -16,8 +16,8 @@ import numpy as np
 from metadef.memory.plan import PlanRow
 from metadef.schedule import Schedule, TensorKind
 
-ABSENT = -1
-"""In place of None: a read that is absent, a tensor that is not pinned."""
+FREE = -(1 << 62)
+"""In place of None: a tensor that is not pinned."""
 
 
 def column(items: Sequence[Any], name: str) -> np.ndarray:
@@ -66,8 +66,8 @@ class ScheduleColumns:
     def pinned(self) -> np.ndarray:
         pins = list(map(attrgetter("pinned"), self.tensors))
         if pins.count(None) == len(pins):
-            return np.full(len(pins), ABSENT, np.int64)
-        return np.array([ABSENT if pin is None else pin for pin in pins], np.int64)
+            return np.full(len(pins), FREE, np.int64)
+        return np.array([FREE if pin is None else pin for pin in pins], np.int64)
 
     def places(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of tensors. Raises KeyError for an id that no tensor has."""
@@ -75,6 +75,14 @@ class ScheduleColumns:
         if self._in_order and wanted.size and wanted.min() >= 0 and wanted.max() < len(self.ids):
             return wanted
         return np.fromiter(map(self.place.__getitem__, wanted.tolist()), np.int64, len(wanted))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that steps touch is there."""
+        try:
+            return bool(self.reads and self.writes)
+        except KeyError:
+            return False
 
     @cached_property
     def reads(self) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from metadef.format import SLOT_BYTES
+from metadef.memory.columns import FREE
 from metadef.memory.problem import Problem
 
 Offsets = list[int]
@@ -132,16 +133,18 @@ def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int 
 
 def pack_in_order(problem: Problem) -> Offsets:
     """No reuse: one body after another as given; pinned bodies keep their place and the others go above them."""
-    offsets = [0] * len(problem)
-    cursor = 0
-    for i, body in enumerate(problem.bodies):
-        if body.pinned is not None:
-            offsets[i] = body.pinned
-            cursor = max(cursor, body.pinned + problem.extents[i])
-    for i, body in enumerate(problem.bodies):
-        if body.pinned is None:
-            offsets[i] = body.up(cursor) if problem.extents[i] else body.up(0)
-            cursor = max(cursor, offsets[i] + problem.extents[i])
+    row, extents = problem.table.columns, problem.extents
+    grid, pins = zip(row.modulus.tolist(), row.residue.tolist()), row.pin.tolist()
+    cursor = int(np.max(row.pin + row.extent, where=row.pin != FREE, initial=0))
+    offsets = []
+    for size, (modulus, residue), pin in zip(extents, grid, pins):
+        if pin != FREE:
+            offsets.append(pin)
+        elif size:
+            offsets.append(cursor + (residue - cursor) % modulus)
+            cursor = offsets[-1] + size
+        else:
+            offsets.append(residue % modulus)
     return offsets
 
 

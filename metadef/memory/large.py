@@ -12,32 +12,25 @@ from itertools import pairwise
 import numpy as np
 
 from metadef.memory import large_kernel
-from metadef.memory.bodies import Body, Rect
-from metadef.memory.live import Labels, StepOrder, exclusive
+from metadef.memory.body_table import BodyTable
+from metadef.memory.live import Reach, StepOrder, exclusive
 
 
 class LargeConflicts:
     """Who may not overlap whom; see ``large_kernel``."""
 
-    def __init__(self, bodies: Sequence[Body], extents: Sequence[int], order: StepOrder) -> None:
-        owned = [(i, rect) for i, body in enumerate(bodies) for rect in body.rects if rect.size]
-        owned.sort(key=lambda entry: entry[1].first)
-        rects = [rect for _, rect in owned]
-        owner = np.array([i for i, _ in owned], np.int64)
-        first, last, rel, size = (
-            np.array([getattr(rect, name) for rect in rects], np.int64) for name in ("first", "last", "rel", "size")
+    def __init__(self, bodies: BodyTable, order: StepOrder) -> None:
+        rects, row = bodies.rects(), bodies.columns
+        by_birth = np.argsort(rects.first, kind="stable")
+        owner, first, last, rel, size, label = (
+            column[by_birth] for column in (rects.owner, rects.first, rects.last, rects.rel, rects.size, rects.label)
         )
-        known: dict[Labels, int] = {}
-        label = np.array([known.setdefault(rect.labels, len(known)) for rect in rects], np.int64)
-        apart = np.array([[exclusive(one, other) for other in known] for one in known], np.bool_)
-        reach = _reach_table(rects, order)
+        apart = np.array([[exclusive(one, other) for other in rects.known] for one in rects.known], np.bool_)
+        reach = _reach_table([rects.reach[k] for k in by_birth.tolist()], order)
         until = last if order.linear else _last_unordered(last, reach[0], order)
-        apart = apart.reshape(len(known), len(known))
         self.table = large_kernel.conflicts(len(bodies), (owner, first, until, rel, size), label, apart, reach)
-        modulus = np.array([body.modulus for body in bodies], np.int64)
-        self.grid = (modulus, np.array([body.residue for body in bodies], np.int64))
-        self.pins = np.array([-1 if body.pinned is None else body.pinned for body in bodies], np.int64)
-        self.extents = np.array(extents, np.int64)
+        self.grid, self.extents = (row.modulus, row.residue), row.extent
+        self.pins = np.maximum(row.pin, -1)
 
     @property
     def entries(self) -> int:
@@ -106,11 +99,11 @@ class LargeConflicts:
         return int(large_kernel.place(order, ranks, dirty, offsets, self.table, self.grid, pinned, best_fit))
 
 
-def _reach_table(rects: Sequence[Rect], order: StepOrder) -> tuple[np.ndarray, np.ndarray]:
+def _reach_table(reaches: Sequence[Reach], order: StepOrder) -> tuple[np.ndarray, np.ndarray]:
     """The reach of every rectangle, stream by stream; no columns where all steps are in one order."""
     width = 0 if order.linear else len(order.clocks[0])
     latest, known = (
-        np.array([rect.reach[k] for rect in rects] if width else [], np.int64).reshape(len(rects), width)
+        np.array([reach[k] for reach in reaches] if width else [], np.int64).reshape(len(reaches), width)
         for k in (0, 1)
     )
     return latest, known

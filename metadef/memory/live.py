@@ -8,12 +8,15 @@ branches never meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from operator import le
 
+import numpy as np
+
 from metadef.error import ContractError, Problem
+from metadef.memory.columns import ScheduleColumns, column, filled
 from metadef.memory.flow import Runs, live_runs
 from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
 
@@ -89,17 +92,33 @@ class LiveTable:
     """Spans by tensor id. ``spans`` are a tensor's own; ``base_spans`` those of view bases, their views included.
 
     ``base[t]`` is the tensor at the bottom of t's view chain (t itself if it is no view) and ``shift[t]`` its offset
-    in bytes.
+    in bytes. The life of a ``plain`` tensor is what ``first`` and ``last`` say of it (columns by position).
     """
 
+    given: ScheduleColumns
     tensors: dict[int, ScheduleTensor]
     end: int
     order: StepOrder
     base: dict[int, int]
     shift: dict[int, int]
-    spans: dict[int, Span]
-    base_spans: dict[int, Span]
+    spans: Mapping[int, Span]
+    base_spans: Mapping[int, Span]
     views_of: dict[int, list[int]]
+    plain: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+class _Spans(dict[int, Span]):
+    """Spans that are made when somebody asks for them."""
+
+    def __init__(self, make: Callable[[int], Span]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, tensor: int) -> Span:
+        self[tensor] = span = self._make(tensor)
+        return span
 
 
 def live_table(schedule: Schedule) -> LiveTable:
@@ -108,34 +127,28 @@ def live_table(schedule: Schedule) -> LiveTable:
     Raises:
         ContractError: the schedule contradicts itself (unknown tensors, view cycles, events nobody records).
     """
-    tensors = _checked_tensors(schedule)
+    given = ScheduleColumns(schedule)
+    _check_ids(schedule, given)
+    tensors = dict(zip(given.ids.tolist(), schedule.tensors))
     base, shift = _view_bases(schedule, tensors)
-    reads, writes = _accesses(schedule)
+    reads, writes = AccessLists(given, given.reads), AccessLists(given, given.writes)
     order = step_order(schedule.steps)
     end = max(len(schedule.steps) - 1, 0)
     loops = loop_bodies(schedule.steps)
     border = Borders(schedule)
     labelled = any(step.branch for step in schedule.steps)
     steps = schedule.steps if labelled else []
-    none: list[int] = []
-    own = {
-        t: _span(steps, border, tensor, reads.get(t, none), writes.get(t, none), end, loops, order)
-        for t, tensor in tensors.items()
-    }
+    own = _Spans(lambda t: _span(steps, border, tensors[t], reads[t], writes[t], end, loops, order))
     views_of: dict[int, list[int]] = {}
-    for tensor, root in base.items():
-        if tensor != root:
-            views_of.setdefault(root, []).append(tensor)
+    for tensor in sorted({view.tensor for view in schedule.views}, key=given.place.__getitem__):
+        views_of.setdefault(base[tensor], []).append(tensor)
     parents = {base[group.parent] for group in schedule.groups if group.parent >= 0}
-    base_spans = {}
-    for root in (t for t in tensors if base[t] == t):
+    base_spans = _Spans(own.__getitem__)
+    for root in {**views_of, **dict.fromkeys(parents)}:
         whole = own[root]
-        if root not in views_of and root not in parents:
-            base_spans[root] = whole
-            continue
         family = [root, *views_of.get(root, ())]
         if len(family) > 1:
-            read, written = (sorted(s for t in family for s in table.get(t, ())) for table in (reads, writes))
+            read, written = (sorted(s for t in family for s in table[t]) for table in (reads, writes))
             whole = _span(steps, border, tensors[root], read, written, end, loops, order)
             for view in family[1:]:
                 _fix_borders(border, tensors[view], whole, end)
@@ -143,16 +156,64 @@ def live_table(schedule: Schedule) -> LiveTable:
                     whole.reach = order.always
         if root in parents and not whole.written and not order.linear:
             # Its members make it: it does not reach back to the start.
-            whole.reach = order.reach((*(s for t in family for s in reads.get(t, none)), whole.last))
+            whole.reach = order.reach((*(s for t in family for s in reads[t]), whole.last))
         base_spans[root] = whole
     for group in schedule.groups:
         _extend_group(group, base, base_spans, own)
-    if order.linear and any(step.jumps for step in schedule.steps):
+    jumps = any(step.jumps for step in schedule.steps)
+    if order.linear and jumps:
         grouped = {base[t] for group in schedule.groups for t in (group.parent, *group.members) if t >= 0}
         for root, runs in live_runs(schedule, base).items():
             if root not in grouped and _follows_paths(border, tensors[root], base_spans[root]):
                 base_spans[root].runs, base_spans[root].labels = runs, ()
-    return LiveTable(tensors, end, order, base, shift, own, base_spans, views_of)
+    straight = order.linear and not (loops or labelled or jumps)
+    plain = _plain(schedule, given) if straight else np.zeros(len(tensors), np.bool_)
+    first, last = _extremes(reads, writes, border, end)
+    return LiveTable(given, tensors, end, order, base, shift, own, base_spans, views_of, plain, first, last)
+
+
+def _plain(schedule: Schedule, given: ScheduleColumns) -> np.ndarray:
+    """Tensors of a straight schedule that no relation and no branch concerns."""
+    related = [t for view in schedule.views for t in (view.tensor, view.base)]
+    related += [t for group in schedule.groups for t in (group.parent, *group.members) if t >= 0]
+    plain = ~filled(schedule.tensors, "branch")
+    plain[given.places(related)] = False
+    return plain
+
+
+def _extremes(reads: AccessLists, writes: AccessLists, border: Borders, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last step of all lives, as :func:`_span` has them where order, loops and branches do not matter."""
+    given = reads.given
+    written = writes.first >= 0
+    first = np.where(written & ((reads.first < 0) | (writes.first < reads.first)), writes.first, 0)
+    last = np.maximum(np.maximum(reads.last, writes.last), 0)
+    inputs, outputs = (given.places(sorted(ids)) for ids in (border.inputs, border.outputs))
+    first[inputs], last[outputs] = 0, end
+    first[given.of_kind(TensorKind.INPUT) | given.of_kind(TensorKind.WEIGHT) | given.kept] = 0
+    last[given.of_kind(TensorKind.OUTPUT) | given.kept] = end
+    return first, last
+
+
+class AccessLists:
+    """The steps that read, or write, a tensor, by its id; ``first`` and ``last`` of them by position (-1: none)."""
+
+    def __init__(self, given: ScheduleColumns, accesses: tuple[np.ndarray, np.ndarray]) -> None:
+        step, tensor = accesses
+        self.given, self._accesses = given, accesses
+        self.first, self.last = (np.full(len(given.ids), -1, np.int64) for _ in range(2))
+        self.first[tensor[::-1]] = step[::-1]
+        self.last[tensor] = step
+
+    @cached_property
+    def _sorted(self) -> tuple[list[int], list[int]]:
+        step, tensor = self._accesses
+        starts = np.concatenate([[0], np.cumsum(np.bincount(tensor, minlength=len(self.given.ids)))])
+        return starts.tolist(), step[np.argsort(tensor, kind="stable")].tolist()
+
+    def __getitem__(self, tensor: int) -> list[int]:
+        place = self.given.place[tensor]
+        starts, steps = self._sorted
+        return steps[starts[place] : starts[place + 1]]
 
 
 def _follows_paths(border: Borders, tensor: ScheduleTensor, span: Span) -> bool:
@@ -164,17 +225,17 @@ class Borders:
     """Which tensors exist before the run, and which after it."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._inputs, self._outputs = frozenset(schedule.inputs), frozenset(schedule.outputs)
+        self.inputs, self.outputs = frozenset(schedule.inputs), frozenset(schedule.outputs)
 
     def holds(self, tensor: ScheduleTensor) -> bool:
         """Whether a tensor is one of either."""
-        return tensor.kind is not TensorKind.FEATURE or tensor.id in self._inputs or tensor.id in self._outputs
+        return tensor.kind is not TensorKind.FEATURE or tensor.id in self.inputs or tensor.id in self.outputs
 
     def is_input(self, tensor: ScheduleTensor) -> bool:
-        return tensor.kind is TensorKind.INPUT or tensor.kind is TensorKind.WEIGHT or tensor.id in self._inputs
+        return tensor.kind is TensorKind.INPUT or tensor.kind is TensorKind.WEIGHT or tensor.id in self.inputs
 
     def is_output(self, tensor: ScheduleTensor) -> bool:
-        return tensor.kind is TensorKind.OUTPUT or tensor.id in self._outputs
+        return tensor.kind is TensorKind.OUTPUT or tensor.id in self.outputs
 
 
 @lru_cache(maxsize=4096)
@@ -246,39 +307,36 @@ def step_order(steps: list[Step]) -> StepOrder:
     return StepOrder(False, clocks, streams)
 
 
-def _checked_tensors(schedule: Schedule) -> dict[int, ScheduleTensor]:
-    tensors = {tensor.id: tensor for tensor in schedule.tensors}
+def _check_ids(schedule: Schedule, given: ScheduleColumns) -> None:
+    """Raises ContractError for ids that lead nowhere, or to two things."""
+    related = [t for view in schedule.views for t in (view.tensor, view.base)]
+    related += [t for group in schedule.groups for t in (group.parent, *group.members) if t != -1]
+    related += [*schedule.inputs, *schedule.outputs]
+    in_order = np.array_equal(column(schedule.steps, "id"), np.arange(len(schedule.steps)))
+    if given.complete and in_order and len(given.place) == len(given.ids) and given.place.keys() >= {*related}:
+        return
     problems = []
-    if len(tensors) != len(schedule.tensors):
+    if len(given.place) != len(given.ids):
         problems.append(Problem("two tensors of the schedule have one id", node=schedule.name))
-    known = {None, *tensors}
     for index, step in enumerate(schedule.steps):
         if step.id != index:
             problems.append(
                 Problem("step id is not its position", node=step.name, expected=str(index), got=str(step.id))
             )
-        if not known.issuperset(step.reads) or not known.issuperset(step.writes):
-            unknown = [t for t in (*step.reads, *step.writes) if t is not None and t not in tensors]
+        unknown = [t for t in (*step.reads, *step.writes) if t is not None and t not in given.place]
+        if unknown:
             problems.append(Problem(f"step touches unknown tensors {unknown}", node=step.name))
-    related = [t for view in schedule.views for t in (view.tensor, view.base)]
-    related += [t for group in schedule.groups for t in (group.parent, *group.members) if t != -1]
-    related += [*schedule.inputs, *schedule.outputs]
     problems += [
-        Problem(f"a relation names unknown tensor {t}", node=schedule.name) for t in related if t not in tensors
+        Problem(f"a relation names unknown tensor {t}", node=schedule.name) for t in related if t not in given.place
     ]
-    if problems:
-        raise ContractError(problems)
-    return tensors
+    raise ContractError(problems)
 
 
 def _view_bases(schedule: Schedule, tensors: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
     parents = {view.tensor: view for view in schedule.views}
-    base: dict[int, int] = {}
-    shift: dict[int, int] = {}
-    for tensor in tensors:
-        if tensor not in parents:
-            base[tensor], shift[tensor] = tensor, 0
-            continue
+    base = {tensor: tensor for tensor in tensors}
+    shift = dict.fromkeys(tensors, 0)
+    for tensor in parents:
         root, offset, seen = tensor, 0, {tensor}
         while root in parents:
             offset += parents[root].offset_bytes
@@ -288,19 +346,6 @@ def _view_bases(schedule: Schedule, tensors: Iterable[int]) -> tuple[dict[int, i
             seen.add(root)
         base[tensor], shift[tensor] = root, offset
     return base, shift
-
-
-def _accesses(schedule: Schedule) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    reads: dict[int, list[int]] = {}
-    writes: dict[int, list[int]] = {}
-    for step in schedule.steps:
-        for table, tensors in ((reads, step.reads), (writes, step.writes)):
-            for tensor in tensors:
-                if tensor in table:
-                    table[tensor].append(step.id)
-                elif tensor is not None:
-                    table[tensor] = [step.id]
-    return reads, writes
 
 
 def _span(
@@ -349,7 +394,7 @@ def _fix_borders(border: Borders, tensor: ScheduleTensor, span: Span, end: int) 
         span.labels = ()
 
 
-def _extend_group(group: Group, base: dict[int, int], spans: dict[int, Span], own: dict[int, Span]) -> None:
+def _extend_group(group: Group, base: Mapping[int, int], spans: _Spans, own: _Spans) -> None:
     """A parent nobody writes is written through its members; a member nobody writes is written through its parent."""
     if group.parent < 0:
         return

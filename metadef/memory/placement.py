@@ -14,7 +14,7 @@ import numpy as np
 
 from metadef.error import Problem
 from metadef.format import SLOT_BYTES, slot_bytes
-from metadef.memory.columns import RowColumns, ScheduleColumns, numbered
+from metadef.memory.columns import FREE, RowColumns, ScheduleColumns, numbered
 from metadef.memory.plan import MemoryPlan, PlanRow
 from metadef.schedule import Group, Schedule, ScheduleTensor, TensorKind
 
@@ -121,7 +121,7 @@ def _suspects(plan: MemoryPlan, facts: Facts) -> list[int]:
     known = {pool: k for k, (_, pool) in enumerate(reversed(made.spaces))}
     pools = np.array([known[pool] for _, pool in made.spaces] or [0], np.int64)
     bad |= pools[space] != numbered(map(attrgetter("pool"), tensors), known)
-    bad |= (given.pinned >= 0) & (given.pinned != offset) & (regions[space] == ARENA)
+    bad |= (given.pinned != FREE) & (given.pinned != offset) & (regions[space] == ARENA)
     grid = np.maximum(given.alignment, np.where(given.residue, SLOT_BYTES, 1))
     bad |= ~facts.marked(facts.free) & ((offset - given.residue) % grid != 0)
     bad |= (made.first[row] > facts.first) | (made.last[row] < facts.last)

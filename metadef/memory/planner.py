@@ -6,15 +6,12 @@ in order. A capacity that cannot be kept is refused with the step, its live tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from metadef.memory.bodies import ARENA, Body, BodySet, legal_pairs, make_bodies
-from metadef.memory.live import live_table
 from metadef.memory.pause import collector_paused
 from metadef.memory.plan import MemoryPlan
+from metadef.memory.pool import Solution, pools_of
 from metadef.memory.refusal import capacity_error, pin_error
 from metadef.memory.rows import assemble
-from metadef.memory.search import Solution, Wish, solve_pool
+from metadef.memory.search import Wish, solve_pool
 from metadef.schedule import Schedule
 
 
@@ -44,29 +41,11 @@ def plan_memory(
 
 
 def _planned(schedule: Schedule, wish: Wish, inplace: bool) -> MemoryPlan:
-    live = live_table(schedule)
-    bodies = make_bodies(schedule, live)
-    pairs = legal_pairs(schedule, live, bodies)[0] if inplace and wish.reuse else []
-    steps = max(len(schedule.steps), 1)
+    made = pools_of(schedule, inplace and wish.reuse)
     solved: dict[str, Solution] = {}
-    for pool, subset in _pools(bodies).items():
-        pin_error(schedule, subset.bodies, live.order, wish.capacity)
-        own = [pair for pair in pairs if pair.read in subset.of]
-        solved[pool] = solve_pool(subset, own, live.order, steps, wish, schedule.times)
-        if wish.capacity is not None and solved[pool].total > wish.capacity:
-            raise capacity_error(schedule, live, subset, own, solved[pool], wish.capacity, pool)
-    return assemble(schedule, live, bodies, solved)
-
-
-def _pools(bodies: BodySet) -> dict[str, BodySet]:
-    """The arena's bodies by pool, pools in order of appearance."""
-    by_pool: dict[str, list[Body]] = {}
-    for body in bodies.bodies:
-        if body.region == ARENA:
-            by_pool.setdefault(body.pool, []).append(body)
-    return {pool: _subset(chosen) for pool, chosen in by_pool.items()}
-
-
-def _subset(chosen: Sequence[Body]) -> BodySet:
-    of = {key: i for i, body in enumerate(chosen) for key in body.places if isinstance(key, int)}
-    return BodySet(list(chosen), of)
+    for name, pool in made.pools.items():
+        pin_error(schedule, pool, wish.capacity)
+        solved[name] = solve_pool(pool, wish)
+        if wish.capacity is not None and solved[name].total > wish.capacity:
+            raise capacity_error(schedule, made.live, pool, solved[name], wish.capacity, name)
+    return assemble(schedule, made.live, made.bodies, solved)

@@ -7,14 +7,20 @@ distance of their offsets; a pair of bodies made of several rectangles may have 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, compress, pairwise, permutations, product
+from itertools import compress, pairwise, permutations, product
 from operator import add
 from typing import TYPE_CHECKING
 
-from metadef.memory.bodies import Body, LegalPair, Rect, rects_meet
+import numpy as np
+
+from metadef.memory.bodies import rects_meet
+from metadef.memory.body_table import Body, BodyTable, Rect
+from metadef.memory.columns import FREE
 from metadef.memory.live import StepOrder, branch_sides
+from metadef.memory.pairs import LegalPair
 
 if TYPE_CHECKING:
     from metadef.memory.large import LargeConflicts
@@ -33,12 +39,11 @@ class Problem:
     """
 
     def __init__(self, bodies: Sequence[Body], order: StepOrder, times: Sequence[int] = ()) -> None:
-        self.bodies = list(bodies)
+        self.table = BodyTable.of(bodies)
+        self.bodies: Sequence[Body] = self.table if len(bodies) > LARGE_BODIES else list(bodies)
         self.order = order
-        self.extents = [body.extent for body in self.bodies]
-        lone = [rects[0] if len(rects) == 1 else None for rects in (body.rects for body in self.bodies)]
-        self.first = [rect.first if rect else _least_first(body) for rect, body in zip(lone, self.bodies)]
-        self.last = [rect.last if rect else _most_last(body) for rect, body in zip(lone, self.bodies)]
+        row = self.table.columns
+        self.extents, self.first, self.last = row.extent.tolist(), row.first.tolist(), row.last.tolist()
         self.times = times
 
     def __len__(self) -> int:
@@ -51,7 +56,7 @@ class Problem:
             return None
         from metadef.memory.large import LargeConflicts
 
-        return LargeConflicts(self.bodies, self.extents, self.order)
+        return LargeConflicts(self.table, self.order)
 
     @cached_property
     def near(self) -> list[list[tuple[int, int, int]]]:
@@ -66,8 +71,17 @@ class Problem:
     def single(self) -> bool:
         """Whether every body is one rectangle and conflicts are those of intervals (what the exact search needs)."""
         return self.order.linear and all(
-            len(body.rects) == 1 and body.rects[0].rel == 0 and not body.rects[0].labels for body in self.bodies
+            len(body.rects) == 1 and body.rects[0].rel == 0 and not body.rects[0].labels
+            for body in self.table.made.values()
         )
+
+    def boxed(self) -> Problem:
+        """The smallest rectangle around each body, in any branch."""
+        hulls = [
+            replace(body, rects=[Rect(0, extent, first, last)])
+            for body, extent, first, last in zip(self.bodies, self.extents, self.first, self.last)
+        ]
+        return Problem(hulls, self.order, self.times)
 
     @property
     def durations(self) -> list[int]:
@@ -109,18 +123,11 @@ class Problem:
         return near
 
 
-def _least_first(body: Body) -> int:
-    return min((rect.first for rect in body.rects), default=0)
-
-
-def _most_last(body: Body) -> int:
-    return max((rect.last for rect in body.rects), default=0)
-
-
-def worlds(bodies: Iterable[Body]) -> list[dict[str, str]]:
+def worlds(bodies: Sequence[Body]) -> list[dict[str, str]]:
     """Assignments of a side to every branch condition; where there are too many, of single ones (a weaker bound)."""
     sides: dict[str, set[str]] = {}
-    for label in {label for body in bodies for rect in body.rects for label in rect.labels}:
+    objects = BodyTable.of(bodies).made.values()
+    for label in {label for body in objects for rect in body.rects for label in rect.labels}:
         for condition, side in branch_sides(label).items():
             sides.setdefault(condition, set()).add(side)
     count = 1
@@ -141,8 +148,12 @@ def exists_in(rect: Rect, world: dict[str, str]) -> bool:
 
 def live_bytes(bodies: Sequence[Body], world: dict[str, str], steps: int) -> list[int]:
     """Bytes alive at each step in one world; a body counts the union of its live rectangles."""
-    change = [0] * (steps + 1)
-    for body in bodies:
+    table = BodyTable.of(bodies)
+    plain, row = table.plain, table.columns
+    change = np.zeros(steps + 1, np.int64)
+    np.add.at(change, row.first[plain], row.extent[plain])
+    np.subtract.at(change, row.last[plain] + 1, row.extent[plain])
+    for body in table.made.values():
         rects = body.rects
         if len(rects) == 1:
             rect = rects[0]
@@ -156,7 +167,8 @@ def live_bytes(bodies: Sequence[Body], world: dict[str, str], steps: int) -> lis
             size = _covered(rects, a)
             change[a] += size
             change[b] -= size
-    return list(accumulate(change[:steps]))
+    series: list[int] = np.cumsum(change[:steps]).tolist()
+    return series
 
 
 def _covered(rects: list[Rect], step: int) -> int:
@@ -208,5 +220,6 @@ def _best_saving(pairs: list[LegalPair]) -> int:
 
 def lower_bound(bodies: Sequence[Body], live_set: int) -> int:
     """No placement is smaller: the live set, the tallest body, the top of a pinned one (bytes)."""
-    tops = [(body.residue if body.pinned is None else body.pinned) + size for body in bodies if (size := body.extent)]
-    return max([live_set, *tops])
+    row = BodyTable.of(bodies).columns
+    tops = np.where(row.pin == FREE, row.residue, row.pin) + row.extent
+    return max(live_set, int(tops[row.extent > 0].max(initial=0)))

@@ -6,23 +6,24 @@ from collections.abc import Sequence
 
 from metadef.error import PlanError
 from metadef.error import Problem as Fault
-from metadef.memory.bodies import Body, BodySet, LegalPair
-from metadef.memory.live import LiveTable, StepOrder
+from metadef.memory.body_table import Body
+from metadef.memory.live import LiveTable
+from metadef.memory.pairs import LegalPair
+from metadef.memory.pool import Pool, Solution
 from metadef.memory.problem import Problem, exists_in, live_bytes, lower_bound, savings, worlds
-from metadef.memory.search import Solution
 from metadef.schedule import Schedule
 
 SHOWN = 8
 
 
-def pin_error(schedule: Schedule, bodies: Sequence[Body], order: StepOrder, capacity: int | None) -> None:
+def pin_error(schedule: Schedule, pool: Pool, capacity: int | None) -> None:
     """Refuse pinned tensors that overlap each other, miss their own grid, or end above the capacity.
 
     Raises:
         PlanError: one problem per fault.
     """
     faults = []
-    problem = Problem([body for body in bodies if body.pinned is not None], order)
+    problem = Problem(pool.joined.bodies.pinned(), pool.order)
     for i, body in enumerate(problem.bodies):
         at, name = body.pinned or 0, _names(schedule, body)
         if at < 0 or at % body.modulus != body.residue:
@@ -56,35 +57,35 @@ def pin_error(schedule: Schedule, bodies: Sequence[Body], order: StepOrder, capa
 def capacity_error(
     schedule: Schedule,
     live: LiveTable,
-    joined: BodySet,
-    pairs: Sequence[LegalPair],
+    pool: Pool,
     found: Solution,
     capacity: int,
-    pool: str,
+    name: str,
 ) -> PlanError:
     """The error for a pool whose best plan is larger than the capacity."""
-    step, size, alive = busiest_step(joined.bodies, pairs, max(len(schedule.steps), 1))
+    bodies = pool.joined.bodies
+    step, size, alive = busiest_step(bodies, pool.pairs, pool.steps)
     listed = ", ".join(f"{_names(schedule, body)} {body.extent}" for body in alive[:SHOWN])
     more = f" and {len(alive) - SHOWN} more" if len(alive) > SHOWN else ""
     where = f"step {step}: {len(alive)} live, {size} bytes ({listed}{more})"
     if size > capacity:
-        message = f"pool {pool}: the live set of step {step} alone is {size - capacity} bytes over the capacity"
+        message = f"pool {name}: the live set of step {step} alone is {size - capacity} bytes over the capacity"
         got = where
-    elif lower_bound(joined.bodies, found.theory_min) > capacity:
-        tallest = max(joined.bodies, key=lambda body: (body.pinned or 0) + body.extent)
+    elif lower_bound(bodies, found.theory_min) > capacity:
+        tallest = max(bodies, key=lambda body: (body.pinned or 0) + body.extent)
         message = (
-            f"pool {pool}: {_names(schedule, tallest)} alone ends {found.lower - capacity} bytes over the capacity"
+            f"pool {name}: {_names(schedule, tallest)} alone ends {found.lower - capacity} bytes over the capacity"
         )
         got = f"{tallest.extent} bytes at offset {tallest.pinned or tallest.up(0)}"
     else:
         proved = found.lower > capacity
         proof = "no placement reaches it (proved)" if proved else "the search found none in its budget"
         message = (
-            f"pool {pool}: the live set fits, yet {proof}: fragmentation; the best plan ({found.method}) is "
+            f"pool {name}: the live set fits, yet {proof}: fragmentation; the best plan ({found.method}) is "
             f"{found.total - capacity} bytes over the capacity"
         )
         got = f"{found.total} bytes; busiest {where}"
-    hint = _advice(live, found, pairs)
+    hint = _advice(live, found, pool.pairs)
     expected = f"at most {capacity} bytes"
     return PlanError(Fault(message, node=_step_name(schedule, step), expected=expected, got=got, hint=hint))
 

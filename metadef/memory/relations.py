@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metadef.memory.bodies import BodySet, LegalPair
+from metadef.memory.body_table import BodySet
+from metadef.memory.pairs import LegalPair
 from metadef.memory.problem import Problem
 
 Edges = list[list[tuple[int, int]]]

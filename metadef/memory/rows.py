@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import attrgetter
 
-from metadef.memory.bodies import ARENA, IO, WEIGHTS, Body, BodySet
+import numpy as np
+
+from metadef.memory.body_table import ARENA, IO, WEIGHTS, BodySet, Key
 from metadef.memory.heuristics import pack_in_order
 from metadef.memory.live import LiveTable
 from metadef.memory.plan import MemoryPlan, PlanRow, PoolFigures
+from metadef.memory.pool import Solution
 from metadef.memory.problem import Problem
-from metadef.memory.search import Solution
 from metadef.schedule import Schedule
 
 REGION_REASONS = {IO: "graph input or output", WEIGHTS: "weight", ARENA: ""}
@@ -17,20 +20,18 @@ REGION_REASONS = {IO: "graph input or output", WEIGHTS: "weight", ARENA: ""}
 
 def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mapping[str, Solution]) -> MemoryPlan:
     """The plan of a schedule: weights and the io region packed in order, each pool of the arena as solved."""
-    offsets: dict[int | tuple[int, int], int] = {}
+    offsets: dict[Key, int] = {}
     sizes = {WEIGHTS: 0, IO: 0}
-    regions: dict[int | tuple[int, int], str] = {}
-    slots = bodies.slots
-    for body in bodies.bodies:
-        for key in body.places:
-            regions[key] = body.region
+    regions: dict[Key, str] = {}
+    slots, objects = bodies.slots, bodies.bodies.made.values()
     for region in sizes:
-        problem = Problem([body for body in bodies.bodies if body.region == region], live.order)
+        problem = Problem([body for body in objects if body.region == region], live.order)
         packed = pack_in_order(problem)
         sizes[region] = problem.peak(packed)
-        offsets.update(_spread(problem.bodies, packed))
+        offsets.update(problem.table.spread(packed))
+        regions.update((key, region) for body in problem.bodies for key in body.places)
     for solution in solved.values():
-        offsets.update(_spread(solution.bodies, solution.offsets))
+        offsets.update(solution.bodies.spread(solution.offsets))
     rows = _tensor_rows(schedule, live, offsets, regions, slots, _aliases(schedule, live, solved))
     for step in schedule.steps:
         for k, scratch in enumerate(step.workspaces):
@@ -49,15 +50,9 @@ def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mappi
     return plan
 
 
-def _spread(bodies: Sequence[Body], offsets: Sequence[int]) -> dict[int | tuple[int, int], int]:
-    return {key: offset + rel for body, offset in zip(bodies, offsets) for key, rel in body.places.items()}
-
-
 def _aliases(schedule: Schedule, live: LiveTable, solved: Mapping[str, Solution]) -> dict[int, tuple[int, str]]:
     """Whose memory a tensor shares, and by which relation."""
-    aliases = {t: (root, "view") for t, root in live.base.items() if t != root}
-    direct = {view.tensor: view.base for view in schedule.views}
-    aliases.update((t, (direct[t], "view")) for t in aliases)
+    aliases = {view.tensor: (view.base, "view") for view in schedule.views}
     for solution in solved.values():
         for pair in solution.taken:
             aliases.setdefault(live.base[pair.write], (pair.read, "inplace"))
@@ -70,27 +65,25 @@ def _aliases(schedule: Schedule, live: LiveTable, solved: Mapping[str, Solution]
 def _tensor_rows(
     schedule: Schedule,
     live: LiveTable,
-    offsets: Mapping[int | tuple[int, int], int],
-    regions: Mapping[int | tuple[int, int], str],
-    slots: Mapping[int | tuple[int, int], int],
+    offsets: Mapping[Key, int],
+    regions: Mapping[Key, str],
+    slots: Mapping[Key, int],
     aliases: Mapping[int, tuple[int, str]],
 ) -> list[PlanRow]:
-    rows = []
-    none = (-1, "")
-    for tensor in schedule.tensors:
-        key, region = tensor.id, regions[tensor.id]
-        root = live.base[key]
-        alias, kind = aliases.get(key, none)
-        whole = live.base_spans[root]
-        own = whole if root == key else live.spans[key]
+    tensors, place = schedule.tensors, live.given.place
+    ids, payload = live.given.ids.tolist(), live.given.payload.tolist()
+    first, last = live.first.tolist(), live.last.tolist()
+    for k in np.flatnonzero(~live.plain).tolist():
+        whole = live.base_spans[live.base[ids[k]]]
+        own = whole if live.base[ids[k]] == ids[k] else live.spans[ids[k]]
         # Nobody writes a view itself: it begins with its base, not at the start as other values that only are read do.
-        first = max(own.first, whole.first)
-        slot = tensor.payload_bytes if kind == "view" else slots[key]
-        reason = tensor.no_reuse or REGION_REASONS[region]
-        rows.append(
-            PlanRow(
-                key, tensor.name, region, offsets[key], slot, tensor.payload_bytes, first, own.last, alias, kind,
-                reason, tensor.pool,
-            )
-        )  # fmt: skip
-    return rows
+        first[k], last[k] = max(own.first, whole.first), own.last
+    alias, kind = [-1] * len(ids), [""] * len(ids)
+    for tensor, entry in aliases.items():
+        alias[place[tensor]], kind[place[tensor]] = entry
+    region = [regions.get(tensor, ARENA) for tensor in ids]
+    slot = [slots.get(tensor, size) for tensor, size in zip(ids, payload)]
+    names, reasons, pools = (map(attrgetter(name), tensors) for name in ("name", "no_reuse", "pool"))
+    reason = [reason or REGION_REASONS[where] for reason, where in zip(reasons, region)]
+    offset = map(offsets.__getitem__, ids)
+    return list(map(PlanRow, ids, names, region, offset, slot, payload, first, last, alias, kind, reason, pools))

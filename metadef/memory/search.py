@@ -7,12 +7,12 @@ imported only when the quick planners have failed to reach the goal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from metadef.error import UsageError, suggest
 from metadef.memory import heuristics
-from metadef.memory.bodies import Body, BodySet, LegalPair, Rect, take_pairs
-from metadef.memory.live import StepOrder
+from metadef.memory.pairs import LegalPair, take_pairs
+from metadef.memory.pool import Pool, Solution
 from metadef.memory.problem import Problem, lower_bound, theory_min
 from metadef.memory.relations import solve_relations
 
@@ -46,24 +46,6 @@ SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S, MOST_TRIES = 0.2, 0.25, 20_000
 """What the hill climb gets of the budget where the exact search can follow (where not, it gets all), and its tries."""
 
 
-@dataclass
-class Solution:
-    """The best placement found so far for one pool; ``lower`` is the proved lower bound of the peak (bytes)."""
-
-    bodies: list[Body]
-    taken: list[LegalPair]
-    offsets: list[int]
-    total: int
-    method: str
-    theory_min: int
-    no_reuse: int
-    lower: int
-
-    @property
-    def optimal(self) -> bool:
-        return self.total <= self.lower
-
-
 @dataclass(frozen=True)
 class Wish:
     """What the caller wants: planner, capacity (bytes or None), budget, whether to go on below the capacity."""
@@ -86,26 +68,24 @@ class Wish:
         return lower if self.capacity is None or self.minimise else max(lower, self.capacity)
 
 
-def solve_pool(
-    joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder, steps: int, wish: Wish, times: Sequence[int] = ()
-) -> Solution:
+def solve_pool(pool: Pool, wish: Wish) -> Solution:
     """Place the bodies of one pool. Bodies pinned on each other must have been refused before."""
-    plain = Problem(joined.bodies, order, times)
+    bodies = pool.joined.bodies
+    plain = Problem(bodies, pool.order, pool.times)
     naive = heuristics.pack_in_order(plain)
     no_reuse = plain.peak(naive)
-    live_set = theory_min(joined.bodies, pairs, steps)
-    floor = lower_bound(joined.bodies, live_set)
-    found = Solution(plain.bodies, [], naive, no_reuse, "no-reuse", live_set, no_reuse, floor)
+    live_set = theory_min(bodies, pool.pairs, pool.steps)
+    found = Solution(bodies, [], naive, no_reuse, "no-reuse", live_set, no_reuse, lower_bound(bodies, live_set))
     if wish.reuse:
-        _Search(joined, list(pairs), plain, wish, found).run()
+        _Search(pool, plain, wish, found).run()
     return found
 
 
 class _Search:
     """One pool's search; ``found`` is improved in place."""
 
-    def __init__(self, joined: BodySet, pairs: list[LegalPair], plain: Problem, wish: Wish, found: Solution) -> None:
-        self.joined, self.pairs, self.plain, self.wish, self.found = joined, pairs, plain, wish, found
+    def __init__(self, pool: Pool, plain: Problem, wish: Wish, found: Solution) -> None:
+        self.joined, self.pairs, self.plain, self.wish, self.found = pool.joined, pool.pairs, plain, wish, found
         self.goal = wish.goal(found.lower)
 
     def run(self) -> None:
@@ -142,7 +122,7 @@ class _Search:
             return found.no_reuse
         peak = problem.peak(offsets)
         if peak < found.total or (found.method == "no-reuse" and peak == found.total):
-            found.bodies, found.taken, found.offsets = problem.bodies, taken, list(offsets)
+            found.bodies, found.taken, found.offsets = problem.table, taken, list(offsets)
             found.total, found.method = peak, name
         return peak
 
@@ -199,7 +179,7 @@ class _Search:
         if answer.offsets is not None:
             bodies, taken = take_pairs(self.joined, sorted(answer.taken, key=self.pairs.index), self.plain.order)
             problem = Problem(bodies, self.plain.order, self.plain.times)
-            offsets = _rebased(self.plain, answer.offsets, bodies)
+            offsets = _rebased(self.plain, answer.offsets, problem)
             if len(taken) == len(answer.taken) and problem.overlaps(offsets) is None:
                 self._offer(problem, taken, offsets, "exact")
             else:
@@ -211,8 +191,8 @@ class _Search:
         """The compiled search; bodies of several rectangles count as their hulls (sound, but no proof)."""
         from metadef.memory.exact import search
 
-        found, order = self.found, problem.order
-        boxed = problem if problem.single else Problem([_hull(body) for body in problem.bodies], order, problem.times)
+        found = self.found
+        boxed = problem if problem.single else problem.boxed()
         only_goal = self.wish.capacity is not None and not self.wish.minimise
         result = search(boxed, found.total, self.goal, found.lower, self.wish.budget_s, only_goal)
         self._offer(problem, taken, result.offsets, "exact")
@@ -220,14 +200,8 @@ class _Search:
             found.lower = max(found.lower, result.lower)
 
 
-def _hull(body: Body) -> Body:
-    """The smallest rectangle around a body, in any branch."""
-    first, last = min(rect.first for rect in body.rects), max(rect.last for rect in body.rects)
-    return replace(body, rects=[Rect(0, body.extent, first, last)])
-
-
-def _rebased(plain: Problem, offsets: Sequence[int], bodies: Sequence[Body]) -> list[int]:
+def _rebased(plain: Problem, offsets: Sequence[int], joined: Problem) -> list[int]:
     """Offsets of joined bodies from those of their parts."""
-    start = {key: offset + rel for body, offset in zip(plain.bodies, offsets) for key, rel in body.places.items()}
-    anchors = [next(iter(body.places.items())) for body in bodies]
+    start = plain.table.spread(offsets)
+    anchors = [next(iter(body.places.items())) for body in joined.bodies]
     return [start[key] - rel for key, rel in anchors]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadef.memory import check_plan, plan_memory
-from metadef.memory.bodies import Body, Rect
+from metadef.memory.body_table import Body, Rect
 from metadef.memory.cases import load_case
 from metadef.memory.exact import search
 from metadef.memory.heuristics import pack_in_order, place

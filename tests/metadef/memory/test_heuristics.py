@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadef.memory import heuristics
-from metadef.memory.bodies import Body, Rect
+from metadef.memory.body_table import Body, Rect
 from metadef.memory.live import StepOrder
 from metadef.memory.problem import Problem
 

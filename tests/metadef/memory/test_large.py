@@ -12,7 +12,7 @@ import pytest
 
 from metadef.memory import check_plan, heuristics, plan_memory
 from metadef.memory import problem as problem_module
-from metadef.memory.bodies import Body, Rect
+from metadef.memory.body_table import Body, Rect
 from metadef.memory.live import StepOrder
 from metadef.memory.problem import Problem, theory_min
 from tools.bench.plan_shapes import mixed, skips

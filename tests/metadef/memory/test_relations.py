@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadef.memory import plan_memory
-from metadef.memory.bodies import legal_pairs, make_bodies, take_pairs
+from metadef.memory.bodies import make_bodies
 from metadef.memory.cases import case_from_json
 from metadef.memory.heuristics import place
 from metadef.memory.live import live_table
+from metadef.memory.pairs import legal_pairs, take_pairs
 from metadef.memory.problem import Problem
 from metadef.memory.relations import solve_relations
 from metadef.schedule import Schedule
