@@ -1,8 +1,8 @@
 """How the first generation's libraries share kernels out over cores (block_dim), as data per kernel class.
 
 Read off published launches of training steps: one rule a type among a few is exact in 86 % of vector tasks; products
-hit 98 %, convolutions 76 to 86 % (graphs that a tuning tool has been over follow no rule). Our own selection does not use
-them: they say what the vendor's kernels would do.
+hit 98 %, convolutions 76 to 86 % (graphs that a tuning tool has been over follow no rule). Our own selection does not
+use them: they say what the vendor's kernels would do.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from metadef.compiler import CompileOptions, compile_model
 from npusim.timing import tasks, time_program
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from model_zoo import zoo_folder  # noqa: E402
+from model_zoo import zoo_folder
 
 ZOO = ("resnet50", "densenet121", "squeezenet")
 
