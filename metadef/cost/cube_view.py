@@ -9,6 +9,7 @@ is zero off the diagonal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -229,12 +230,18 @@ def _load_path(desc: TensorDesc) -> str:
     return "GM->L1 ND2NZ" if desc.is_plain else "GM->L1"
 
 
+def _merged_groups(g: ConvGeometry, c0_in: int, c0_out: int) -> int:
+    """Groups that share one product: as many as fill whole channel blocks on both sides, which nothing else can read or
+    write (all of them if they never do)."""
+    return min(g.groups, lcm(c0_in // gcd(g.group_c, c0_in), c0_out // gcd(g.group_oc, c0_out)))
+
+
 def _conv_view(kernel: Kernel, target: Target) -> CubeView:
     g = ConvGeometry.of(kernel)
     x = kernel.inputs[0]
     assert x is not None
     c0 = target.c0(x.dtype)
-    merged = max(1, min(g.groups, c0 // g.group_c)) if g.groups > 1 else 1
+    merged = _merged_groups(g, c0, target.c0(kernel.outputs[0].dtype))
     small = x.format is Format.NC1HWC0_C04
     channels = SMALL_CHANNELS if small else round_up(merged * g.group_c, c0)
     window = Window(

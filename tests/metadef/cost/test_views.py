@@ -118,3 +118,13 @@ def test_four_channels_of_several_taps_share_a_fractal():
     view = CubeView.of(replace(plain, inputs=(x, w, *plain.inputs[2:])), B3)
     assert (view.k, view.a_channels, view.channel_block, view.block_fractals) == (208, 4, 4, 13)
     assert view.a_bytes(0, view.m) * 4 == CubeView.of(plain, B3).a_bytes(0, view.m)
+
+
+def test_groups_share_a_product_until_blocks_are_whole_on_both_sides():
+    def view(groups: int, channels: int, filters: int) -> CubeView:
+        return CubeView.of(conv_kernel(P3, TILE, c=channels, oc=filters, groups=groups), P3)
+
+    depthwise, shuffled, wide = view(32, 32, 32), view(3, 240, 60), view(4, 128, 128)
+    assert (depthwise.batch, depthwise.n, depthwise.a_channels) == (2, 16, 16)
+    assert (shuffled.batch, shuffled.n, shuffled.a_channels) == (1, 60, 240)
+    assert (wide.batch, wide.n, wide.a_channels) == (4, 32, 32)

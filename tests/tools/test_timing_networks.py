@@ -1,0 +1,44 @@
+"""Networks against published times: which rows count, and the constants fitted again without a network."""
+
+import numpy as np
+
+from timing_networks import FAMILIES, SOC, SOURCES, points
+from timing_networks_fit import LinearFit, fitted_constants
+
+HEADER = "id,model,section,batch,soc,soc_label,value,unit,precision,aoe,suspect\n"
+
+
+def test_only_plain_fp16_rows_count_and_repeated_times_count_once(tmp_path):
+    (tmp_path / "measured").mkdir()
+    rows = [
+        "a,AlexNet,ACL,4,310P3,310P3,4000,fps,fp16_default,0,0",
+        "b,AlexNet,again,4,310P3,310P3,4000,fps,fp16_default,0,0",
+        "c,AlexNet,ACL,8,310P3,310P3,7000,fps,int8,0,0",
+        "d,AlexNet,ACL,8,310P3,310P3,7000,fps,fp16_default,1,0",
+        "e,AlexNet,ACL,8,310P3,310P3,7000,fps,fp16_default,0,2",
+        "f,AlexNet,ACL,8,310,310,7000,fps,fp16_default,0,0",
+        "g,Nobody,ACL,8,310P3,310P3,7000,fps,fp16_default,0,0",
+    ]
+    (tmp_path / "measured" / "model_infer.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    (point,) = points(tmp_path)
+    assert (point.id, point.network, point.batch, point.measured_us) == ("a", "alexnet", 4, 1000.0)
+
+
+def test_every_network_has_a_family():
+    assert {name for part in FAMILIES.values() for name in part} == set(SOURCES.values())
+
+
+def test_a_fit_finds_the_constant_behind_the_times():
+    keys = list(fitted_constants(SOC))
+    assert "launch.task_us" in keys and len(keys) < 10
+    shares = np.random.default_rng(0).uniform(0, 1, (12, len(keys)))
+
+    def predict(target):
+        return np.exp(shares @ np.log([target.value(key) for key in keys])) * 100
+
+    moved = np.linspace(0.1, -0.1, len(keys))
+    measured = np.exp(shares @ (np.log(list(fitted_constants(SOC).values())) + moved)) * 100
+    fit = LinearFit(SOC, predict, measured, ["a"] * 6 + ["b"] * 6)
+    assert np.allclose(fit.fit(np.arange(12)), moved, atol=0.02)
+    assert all(np.median(errors) < 0.02 for errors in fit.left_out().values())
+    assert "network left out" in fit.report()
