@@ -118,8 +118,8 @@ def _simple(case: Case) -> None:
     inputs = [x, *case.inputs()[1:]]
     if name == "Cumsum":
         inputs = inputs[:1]
-    order = {"perm": tuple(order)} if name == "Transpose" else {}
-    case.chain.vector(name, inputs, shape, dtype, outputs=outputs, **order)
+    attrs = {"perm": tuple(order)} if name == "Transpose" else {}
+    case.chain.vector(name, inputs, shape, dtype, outputs=outputs, **attrs)
     if name == "Cumsum" and "reverse" in case.kind:
         case.chain.vector("ReverseV2", [x])
 

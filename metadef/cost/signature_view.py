@@ -141,7 +141,7 @@ def _whole(kernel: Kernel, signature: Signature, target: Target) -> VectorView:
     listed += _scalar_work(kernel, signature, _stored(big), units, target)
     loads, stores = _streams(kernel, _stored(big))
     if rows:
-        loads = read_again(loads, names, _stored(big) / rows * big.dtype.bytes, target)
+        loads = tuple(read_again(loads, names, _stored(big) / rows * big.dtype.bytes, target))
     return VectorView(
         units, _stored(big) // units, loads, stores, tuple(listed), rows, deal=deal, serial=signature.serial
     )
