@@ -25,7 +25,7 @@ from npusim.executor import Executor
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.weights import aligned
-from tools.bench.measure import interleave, session
+from tools.bench.measure import Report, interleave, session
 
 
 def chain(length: int, elements: int) -> tuple[list[Call], list[np.ndarray]]:
@@ -103,7 +103,7 @@ def main() -> None:
     )
     for name in ("ours", "onnxruntime", "numpy"):
         print(f"{name:12} {row[f'{name}_ns']:8.1f} ({row[f'{name}_least_ns']:8.1f}) ns an operator")
-    print(f"ratio to onnxruntime {row['ratio']:.1f} ({row['ratio_least']:.1f})")
+    Report().line(row, f"ratio to onnxruntime {row['ratio']:.1f} ({row['ratio_least']:.1f})", {"ratio": 10.0})
 
 
 if __name__ == "__main__":

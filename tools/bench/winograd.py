@@ -1,27 +1,36 @@
 """Winograd convolutions against direct ones and ONNX Runtime, side by side in one run.
 
-    python tools/bench/winograd.py [--rounds N] [--shape C,H,O ...]
+    python tools/bench/winograd.py [--rounds N] [--shape C,H,O ...] [--json]
 
 CPU time of one thread, contenders interleaved, median of the rounds. Ours is fp16 at rest; `F2`/`F4` keep the
 transformed filter in fp32 (as this computer may compute a direct task), `F2h`/`F4h` round filter and image to fp16 (as
-a task that names the algorithm). Figures are microseconds; ratios are direct time / Winograd time. Errors are relative
-L2 distances from ONNX Runtime's fp32 result, rounding of ours to fp16 included.
+a task that names the algorithm); `exact` is the faster of direct and F2. Ratios are ONNX Runtime's time / ours. Errors
+are relative L2 distances from ONNX Runtime's fp32 result, rounding of ours to fp16 included.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
+import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from metadef.winograd import scale_of, transform_filter
 from npusim.executor import Executor
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.winograd import pack_winograd, winograd2d
-from tools.bench.measure import interleave, session
+from tools.bench.measure import Report, interleave, session
 
 SHAPES = [(64, 56, 64), (128, 28, 128), (256, 14, 256), (512, 7, 512), (64, 224, 64), (256, 56, 256), (512, 28, 512)]
 RNG = np.random.default_rng(0)
@@ -41,7 +50,14 @@ def calls_of(shape: Conv2D, x: np.ndarray, filters: np.ndarray, out: np.ndarray)
     return calls
 
 
-def bench(channels: int, size: int, outputs: int, rounds: int) -> None:
+def bounds_of(size: int) -> dict[str, float]:
+    """What a layer of the benchmarked networks must reach against ONNX Runtime, by edge of its image."""
+    if size in (28, 56):
+        return {"F2": 1.4, "F4": 2.0}
+    return {14: {"exact": 1.3}, 7: {"exact": 1.0}}.get(size, {})
+
+
+def bench(report: Report, channels: int, size: int, outputs: int, rounds: int) -> None:
     """One line of the table."""
     from onnx import helper, numpy_helper
 
@@ -66,25 +82,35 @@ def bench(channels: int, size: int, outputs: int, rounds: int) -> None:
     exact = np.asarray(peer.run(None, {"x": feed})[0], np.float64)
     runs["ort"] = lambda: peer.run(None, {"x": feed})
     times = interleave(runs, rounds, time.thread_time_ns)
-    base = times["direct"][0]
-    line = f"{channels}x{size}x{size}->{outputs}"
-    print(f"{line:20} direct {base * 1e6:7.0f} us, ort {times['ort'][0] * 1e6:7.0f} us", end="")
+    base, theirs = times["direct"][0], times["ort"][0]
+    row: dict[str, Any] = {
+        "name": f"{channels}x{size}x{size}->{outputs}",
+        "direct_us": base * 1e6,
+        "ort_us": theirs * 1e6,
+    }
+    row["exact"] = theirs / min(base, times["F2"][0])
+    text = f"{row['name']:20} direct {base * 1e6:7.0f} us, ort {theirs * 1e6:7.0f} us"
     for name in calls:
         got = results[name].transpose(0, 1, 4, 2, 3).reshape(1, -1, size, size)[:, :outputs]
-        error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
-        text = f"{name} error {error:.1e}" if name == "direct" else f"{name} {base / times[name][0]:.2f} ({error:.1e})"
-        print(f" | {text}", end="")
-    print(flush=True)
+        row |= {f"{name}_error": np.linalg.norm(got - exact) / np.linalg.norm(exact), name: theirs / times[name][0]}
+        text += f" | {name} {row[name]:.2f} ({row[f'{name}_error']:.1e})"
+    report.line(row, text, bounds_of(size))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--shape", action="append", metavar="C,H,O")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     shapes = [tuple(map(int, text.split(","))) for text in arguments.shape or ()] or SHAPES
-    for channels, size, outputs in shapes:
-        bench(channels, size, outputs, arguments.rounds)
+    report = Report()
+    with contextlib.redirect_stdout(io.StringIO() if arguments.json else sys.stdout):
+        for channels, size, outputs in shapes:
+            bench(report, channels, size, outputs, arguments.rounds)
+        report.summary()
+    if arguments.json:
+        print(json.dumps({"load": os.getloadavg()[0], "rows": report.rows}, indent=2))
 
 
 if __name__ == "__main__":

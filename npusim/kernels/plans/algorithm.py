@@ -5,6 +5,10 @@ differ from the correctly rounded one stays below one per cent, none by more tha
 exact and waits for ``numerics="fast"``. ``deterministic`` keeps every convolution direct. The choice depends on the
 shape and on the register width alone, never on the number of threads. An infinity in the image would make every pixel
 of its tile NaN: the kernel reports such sums, and the task is computed again directly.
+
+Fourier transforms are no candidate: they save products from windows of 7x7 on at stride 1 with many channels, and no
+network of tools/model_zoo.py has such a layer. Their windows of 7x7 and 11x11 are first layers of three channels and
+stride 2 or 4, where most of what a transform computes would be thrown away.
 """
 
 from __future__ import annotations
