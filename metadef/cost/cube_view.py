@@ -298,6 +298,9 @@ def _matmul_view(kernel: Kernel, target: Target) -> CubeView:
         macs=g.macs,
         b_share=float(kernel.attrs.get(B_SHARE, 1.0)),
         turned_a=bool(kernel.attrs.get("transpose_x1", kernel.attrs.get("adj_x1"))),
-        turned_b=b.format is Format.FRACTAL_NZ and not kernel.attrs.get("transpose_x2", kernel.attrs.get("adj_x2")),
+        # An image whose taps are laid out on the way from L1 comes as the cube wants it.
+        turned_b=b.format is Format.FRACTAL_NZ
+        and B_SHARE not in kernel.attrs
+        and not kernel.attrs.get("transpose_x2", kernel.attrs.get("adj_x2")),
         **_common(kernel, 3),
     )
