@@ -7,6 +7,7 @@ From it follow the tap table, the register tiles of a band and the padding table
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,7 +176,13 @@ def choose_split(layout: Scratch, weight_bytes: int, units: int) -> tuple[int, i
     """Rows per band and output-channel splits of the least estimated time."""
     if layout.kind in ("depthwise", "lanes"):
         return _rows_of_one_unit(layout), units
-    shape = layout.shape
+    return _least_cost(layout.shape, layout.kind, weight_bytes, units)
+
+
+@functools.lru_cache(maxsize=1024)
+def _least_cost(shape: Conv2D, kind: str, weight_bytes: int, units: int) -> tuple[int, int]:
+    """The same for a shape, of which networks have several layers."""
+    layout = Scratch(shape, kind)
     depth, groups = len(layout.taps()) * layout.tap_channels // shape.groups, -(-shape.o // 16)
     best: tuple[float, int, int] | None = None
     for bands in sorted({*parts.BAND_COUNTS, layout.oh}):
