@@ -30,23 +30,29 @@ def is_product(row: dict[str, str]) -> bool:
 
 
 def predict_case(row: dict[str, str], target: Target) -> Pair | None:
-    us = case_us(row, target)
-    if us is None:
+    chain = case_chain(row, target)
+    if chain is None:
         return None
-    blind = case_us(row, target, left_out=True)
+    us, blind = _timed(chain), case_us(row, target, left_out=True) if chain.has_lists else None
     what = f"{row['op_type']} {row['input_shapes'][:90]} {row['input_dtypes'].split(';')[0]}"
     return Pair(row["id"], what, float(row["duration_us"]), us, blind)
 
 
 def case_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> Microseconds | None:
     """Microseconds of a case, or None if no recipe knows its kind."""
+    chain = case_chain(row, target, left_out=left_out)
+    return None if chain is None else _timed(chain)
+
+
+def case_chain(row: dict[str, str], target: Target, *, left_out: bool = False) -> Chain | None:
+    """The kernels of a case, or None if no recipe knows its kind."""
     case = Case.of(row, target, left_out)
     build = RECIPES.get(case.kind) or (conv_case if is_conv(case.kind) else None)
     if build is not None:
         build(case)
     elif not composed_case(case):
         return None
-    return _timed(case.chain)
+    return case.chain
 
 
 def _timed(chain: Chain) -> Microseconds:

@@ -91,6 +91,11 @@ class Chain:
         self.steps.append((kernel, present, results))
         return results[0]
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether any kernel executes an instruction list of its operator's (a vector kernel)."""
+        return any(kernel.engine is Engine.VECTOR for kernel, _, _ in self.steps)
+
     def us(self, protocol: str, *, warm: Sequence[bool] = (), full: bool = False) -> Microseconds:
         """Microseconds of all kernels, each with its launch. Tensors that no kernel wrote are cold, except ``warm``
         inputs of the first; ``full`` says that L2 holds results of other tasks, which leave for what these write."""

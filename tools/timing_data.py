@@ -41,7 +41,8 @@ class Pair:
     measured: float
     predicted: float
     left_out: float | None = None
-    """What is predicted if the row's operator type is unknown: by the default list of its cost class."""
+    """What is predicted if the row's operator types are unknown, by the default list of their cost class; None where no
+    list takes part (products, attention)."""
 
 
 @dataclass(frozen=True)

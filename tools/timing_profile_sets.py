@@ -34,6 +34,15 @@ def is_product(row: dict[str, str]) -> bool:
     return row["op_type"].startswith(("MatMul", "BatchMatMul"))
 
 
+def is_attention(row: dict[str, str]) -> bool:
+    return row["op_type"].startswith("FlashAttentionScore")
+
+
+def is_gradient(row: dict[str, str]) -> bool:
+    """A gradient of a convolution."""
+    return row["op_type"] in ("Conv2DBackpropInput", "Conv2DBackpropFilter")
+
+
 def protocol(row: dict[str, str]) -> str:
     """The launch mode: a loop, a runtime that schedules on the device (pypto), or a host-driven step."""
     if row["impl"] == "pypto":
@@ -53,9 +62,12 @@ def profiled(keep: Callable[[dict[str, str]], bool]) -> Callable[[Path], Sample]
 
 def predict(row: dict[str, str], target: Target) -> Pair:
     us = row_us(row, target)
-    blind = row_us(row, target, left_out=True)
+    listed = not (is_attention(row) or is_gradient(row))
+    blind = row_us(row, target, left_out=True) if listed else None
     what = f"{row['op_type']} {row['input_shapes'][:80]} {row['input_dtypes'].split(';')[0]}"
-    return Pair(row["id"], what, float(row["duration_us"]), us, blind)
+    return Pair(
+        row["id"], what, float(row["duration_us"]), us, None if is_attention(row) or is_gradient(row) else blind
+    )
 
 
 def row_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> Microseconds:
@@ -63,10 +75,10 @@ def row_us(row: dict[str, str], target: Target, *, left_out: bool = False) -> Mi
     form = protocol(row)
     chain = Chain(target, left_out)
     inputs, outputs = _sides(row, target)
-    if row["op_type"].startswith("FlashAttentionScore"):
+    if is_attention(row):
         kernel = _attention(row, target)
         chain.cube(kernel, [chain.hold(desc) for desc in kernel.inputs if desc is not None], chosen=True)
-    elif row["op_type"] in ("Conv2DBackpropInput", "Conv2DBackpropFilter"):
+    elif is_gradient(row):
         _gradient(chain, row)
     else:
         if not inputs and not outputs:

@@ -76,9 +76,12 @@ class Signature:
 
     @property
     def kind(self) -> str:
-        """The cost class: how data moves if not as a whole, else what rows there are (``element-wise`` for none)."""
+        """The cost class: how data moves if not as a whole, else what rows there are (``element-wise`` for none) and
+        whether they are computed on or only moved."""
         if self.moves is not Moves.ALL:
             return self.moves.value
+        if self.rows is Rows.LAST and self.work == ("copy",) and not self.scalar:
+            return "row moves"
         return {Rows.NONE: ELEMENTWISE, Rows.PLANES: "planes"}.get(self.rows, ROWS)
 
 
