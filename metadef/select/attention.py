@@ -16,7 +16,6 @@ from metadef.dtype import DType
 from metadef.format import TensorDesc, ceil_div, round_up
 from metadef.kernel import TIMING_ONLY, Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
-from metadef.select.cube_candidates import Table
 from metadef.target import Target
 
 QUERY_ROWS, KEY_COLUMNS = 128, 512
@@ -136,7 +135,7 @@ class _Deal:
         return vector_stage(name, (lines,), result, signature, 2 * self.pieces, target)
 
 
-def _most_batches(table: Table) -> np.ndarray:
+def _most_batches(table: dict[str, np.ndarray]) -> np.ndarray:
     """Candidates that deal whole tasks to cores."""
     split = table["split_batch"]
     return np.asarray(split == split.max())
