@@ -46,21 +46,21 @@ def chip_with(values: dict[str, float]) -> Callable[[str], Target | None]:
     return lambda name: changed if name == CHIP else original(name)
 
 
-def pairs_of(data: Path, every: int) -> list[Pair]:
-    """Every n-th pair of all sets of the first generation."""
-    return [pair for name in SAMPLES for pair in SETS[name](data).pairs][::every]
+def pairs_of(data: Path) -> list[Pair]:
+    """All pairs of the first generation."""
+    return [pair for name in SAMPLES for pair in SETS[name](data).pairs]
 
 
-def elasticities(data: Path, every: int) -> tuple[list[Pair], np.ndarray]:
+def elasticities(data: Path) -> tuple[list[Pair], np.ndarray]:
     """Pairs, and d log(predicted) / d log(constant): (pairs, constants)."""
     lookup = timing_data.chip
-    base = pairs_of(data, every)
+    base = pairs_of(data)
     target = lookup(CHIP)
     assert target is not None
     columns = []
     for key in FITTED:
         timing_data.chip = chip_with({key: target.value(key) * _STEP})
-        columns.append([np.log(new.predicted / old.predicted) for new, old in zip(pairs_of(data, every), base)])
+        columns.append([np.log(new.predicted / old.predicted) for new, old in zip(pairs_of(data), base)])
         timing_data.chip = lookup
     return base, np.array(columns).T / np.log(_STEP)
 
@@ -93,7 +93,8 @@ def left_out(error: np.ndarray, slopes: np.ndarray, labels: list[set[str]], blin
 
 def study(data: Path, every: int) -> dict[str, object]:
     """Figures as they stand, refitted, and left out by network and by operator type."""
-    pairs, slopes = elasticities(data, every)
+    timing_data.sample_every = every
+    pairs, slopes = elasticities(data)
     rows = {row["id"]: row for row in rows_of(data, FILE)}
     error = np.array([np.log(pair.predicted / pair.measured) for pair in pairs])
     blind = np.array([np.log(pair.left_out / pair.predicted) if pair.left_out else 0.0 for pair in pairs])
