@@ -40,13 +40,11 @@ def conv2d(
     """
     shape.check()
     panels.check_weights(packed.dtype, dtypes[0])
-    rule = epilogue or Epilogue()
-    target, pieces = rule.target(dtypes[1]), packed.kind == "pieces"
+    rule, pieces = epilogue or Epilogue(), packed.kind == "pieces"
     layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
     band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1])
-    bands = -(-layout.oh // band_rows)
-    layout.set_band(band_rows)
+    bands = layout.bands(band_rows)
     stored = -(-shape.o // shape.c0_out) * shape.c0_out
     tables = piece_tables(shape, layout) if pieces else None
     core = panels.Core(
@@ -68,7 +66,7 @@ def conv2d(
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
         epilogue=rule,
-        out_dtype=target,
+        out_dtype=rule.target(dtypes[1]),
     )
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {
@@ -81,11 +79,11 @@ def conv2d(
         "band_out": band_rows * layout.ow * core.out_strides[2],
         "band_in": band_rows * shape.strides[0],
     }
-    if tables:
-        fields["lane_table"] = tables.units
+    fields |= {"lane_table": tables.units} if tables else {}
     values = [*core.fields(), *(fields[n] for n in FIELDS)]
     scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
-    return call(f"conv:{dtypes[0]}:{target}:{packed.kind}", shape.n * bands * splits, scratch_bytes, values)
+    parts, name = shape.n * bands * splits, f"conv:{dtypes[0]}:{core.out_dtype}:{packed.kind}"
+    return call(name, parts, scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:

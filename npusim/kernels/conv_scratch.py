@@ -108,6 +108,11 @@ class Scratch:
         slack = 256 + (host().tile_rows + 1) * self.pixel_bytes
         self.bytes = -(-(self.groups * self.group_bytes + slack) // 64) * 64
 
+    def bands(self, band_rows: int) -> int:
+        """Fix the number of output rows in a band; how many bands there are."""
+        self.set_band(band_rows)
+        return -(-self.oh // band_rows)
+
     def taps(self) -> np.ndarray:
         """Byte offsets of the taps in accumulation order."""
         (kh, kw), (_, sw), (dh, dw) = self.shape.kernel, self.shape.strides, self.shape.dilations

@@ -6,8 +6,7 @@ from metadef.format import IMAGE_FORMATS
 from metadef.ops.geometry import ConvGeometry
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.desc import Call
-from npusim.kernels.epilogue import Epilogue
-from npusim.kernels.plans.fusion import epilogue_of, extensible
+from npusim.kernels.plans.fusion import Epilogue, epilogue_of, extensible
 from npusim.kernels.plans.site import NoFastKernel, Site
 from npusim.kernels.plans.whole import plan_whole_conv
 

@@ -11,6 +11,8 @@ from npusim.kernels.desc import Call
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.plans.site import NoFastKernel, Site
 
+__all__ = ["Call", "Epilogue", "clip_bounds", "epilogue_of", "extensible"]
+
 
 def extensible(site: Site, make: Callable[[int, Epilogue], Call], rule: Epilogue) -> Call:
     """The call of a product, which can be made again to go on with an expression.

@@ -12,11 +12,9 @@ import numpy as np
 
 from metadef.format import WINOGRAD_FORMATS, Format, winograd_planes
 from metadef.winograd import scale_of
-from npusim.kernels.desc import Call
-from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.plans.algorithm import host_algorithm, packed_filter
 from npusim.kernels.plans.conv import plan_conv, shape_of
-from npusim.kernels.plans.fusion import epilogue_of, extensible
+from npusim.kernels.plans.fusion import Call, Epilogue, epilogue_of, extensible
 from npusim.kernels.plans.site import Site
 from npusim.kernels.winograd import PackedWinograd, pack_winograd, winograd2d
 
