@@ -223,7 +223,9 @@ def _among(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Which rows are among the known ones."""
     if not len(rows) or not len(known):
         return np.zeros(len(rows), np.bool_)
-    numbers = np.unique(np.concatenate([known, rows]), axis=0, return_inverse=True)[1].reshape(-1)
+    numbers, *others = np.concatenate([known, rows]).T
+    for column in others:
+        numbers = np.unique(numbers * (int(column.max()) + 1) + column, return_inverse=True)[1]
     return np.isin(numbers[len(known) :], numbers[: len(known)])
 
 

@@ -68,6 +68,8 @@ def search(problem: Problem, incumbent: int, goal: int, lower: int, budget_s: fl
     whole budget goes into the goal. The budget is counted in placements, so that results repeat;
     problems of which it cannot place every body once are left alone.
     """
+    if budget_s * VISITS_PER_S < 11 * len(problem) ** 2:
+        return SearchResult(None, lower, 0)
     first, last = _sections(problem.first, problem.last)
     left = int(budget_s * VISITS_PER_S / (int((last - first + 1).sum()) + 10 * len(problem) + 1))
     if left < len(problem):

@@ -60,6 +60,12 @@ def by_area(problem: Problem) -> list[int]:
     return _sorted_by([size * (a - b - 1) for size, a, b in zip(problem.extents, problem.first, problem.last)])
 
 
+def by_life(problem: Problem) -> list[int]:
+    """Longest lives first, in classes that double; each class in order of birth."""
+    classes = [(a - b - 1).bit_length() for a, b in zip(problem.first, problem.last)]
+    return _sorted_by([-size for size in classes], problem.first)
+
+
 def by_breadth(problem: Problem) -> list[int]:
     """Bodies by their busiest step, then by size."""
     steps = max(problem.last, default=0) + 1

@@ -107,6 +107,8 @@ class LiveTable:
     plain: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    reads: AccessLists
+    writes: AccessLists
 
 
 class _Spans(dict[int, Span]):
@@ -169,7 +171,9 @@ def live_table(schedule: Schedule) -> LiveTable:
     straight = order.linear and not (loops or labelled or jumps)
     plain = _plain(schedule, given) if straight else np.zeros(len(tensors), np.bool_)
     first, last = _extremes(reads, writes, border, end)
-    return LiveTable(given, tensors, end, order, base, shift, own, base_spans, views_of, plain, first, last)
+    return LiveTable(
+        given, tensors, end, order, base, shift, own, base_spans, views_of, plain, first, last, reads, writes
+    )
 
 
 def _plain(schedule: Schedule, given: ScheduleColumns) -> np.ndarray:

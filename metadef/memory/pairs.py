@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -32,44 +33,48 @@ def legal_pairs(schedule: Schedule, live: LiveTable, joined: BodySet) -> tuple[l
     refused: dict[InPlace, str] = {}
     if not schedule.inplace:
         return [], refused
-    asked = list(dict.fromkeys((pair.step, pair.read, pair.write) for pair in schedule.inplace))
-    simple = _plainly_legal(schedule, live, joined, np.array(asked, np.int64))
-    pairs: list[LegalPair] = []
-    slots = joined.slots
-    for (step, read, write), legal in zip(asked, simple.tolist()):
-        if legal:
-            pairs.append(LegalPair(step, read, write, slots[write]))
-            continue
+    asked = list(dict.fromkeys(map(attrgetter("step", "read", "write"), schedule.inplace)))
+    table = np.array(asked, np.int64)
+    simple, saving = _plainly_legal(live, joined, table)
+    pairs = list(map(LegalPair, *table[simple].T.tolist(), saving[simple].tolist()))
+    for step, read, write in table[~simple].tolist():
         permission = InPlace(step, read, write)
         reason = _refusal(schedule, live, joined, permission)
         if reason:
             refused[permission] = reason
             continue
-        saving = min(tensor_slot(live.tensors[live.base[t]]) for t in (read, write))
-        pairs.append(LegalPair(step, read, write, saving))
-    return sorted(pairs, key=lambda pair: (pair.step, -pair.saving)), refused
+        saved = min(tensor_slot(live.tensors[live.base[t]]) for t in (read, write))
+        pairs.append(LegalPair(step, read, write, saved))
+    if not simple.all():
+        asked_at = {entry: k for k, entry in enumerate(asked)}
+        pairs.sort(key=lambda pair: asked_at[pair[:3]])
+    by_step = np.array([(pair.step, -pair.saving) for pair in pairs], np.int64).reshape(-1, 2)
+    return [pairs[k] for k in np.lexsort((by_step[:, 1], by_step[:, 0])).tolist()], refused
 
 
-def _plainly_legal(schedule: Schedule, live: LiveTable, joined: BodySet, asked: np.ndarray) -> np.ndarray:
-    """Which pairs (step, read, write) of plain bodies pass everything that :func:`_refusal` asks; others may too."""
+def _plainly_legal(live: LiveTable, joined: BodySet, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which pairs (step, read, write) of plain bodies pass all that :func:`_refusal` asks, and what they save (bytes).
+
+    Others may pass too.
+    """
     given, table = live.given, joined.bodies
     step, known = asked[:, 0], np.isin(asked[:, 1:], given.ids).all(axis=1)
     read, write = (given.places(np.where(known, ids, given.ids[:1])) for ids in asked[:, 1:].T)
-    width = len(given.ids)
-    reads, writes = (access[0] * width + access[1] for access in (given.reads, given.writes))
-    passed = known & np.isin(step * width + read, reads) & np.isin(step * width + write, writes)
-    passed &= ~np.isin(step * width + write, reads)
-    plain = table.plain
-    old, new = (np.array([joined.of[t] for t in given.ids[place].tolist()], np.int64) for place in (read, write))
-    passed &= plain[old] & plain[new] & live.order.linear
-    slot = table.columns.extent
+    old, new = (
+        np.fromiter(map(joined.of.__getitem__, given.ids[place].tolist()), np.int64, len(asked))
+        for place in (read, write)
+    )
+    plain, slot = table.plain, table.columns.extent
+    passed = known & plain[old] & plain[new] & live.order.linear
     passed &= (given.payload[write] <= given.payload[read]) & (slot[new] <= slot[old])
-    passed &= (live.last[read] == step) & (live.first[write] == step)
+    # The step reads the one last of all, and writes the other before anything reads it.
+    passed &= (live.last[read] == step) & (live.reads.last[read] == step)
+    passed &= (live.first[write] == step) & (live.writes.first[write] == step) & (live.reads.first[write] != step)
     pools = {pool: k for k, pool in enumerate(dict.fromkeys(table.pools))}
     if len(pools) > 1:
         pool = np.array([pools[name] for name in table.pools], np.int64)
         passed &= pool[old] == pool[new]
-    return passed
+    return passed, slot[new]
 
 
 def _refusal(schedule: Schedule, live: LiveTable, joined: BodySet, pair: InPlace) -> str:
@@ -135,10 +140,9 @@ class _Joining:
         self.made, self.joined = dict(self.start.made), dict(self.start.joined)
         row = self.start.columns
         self.first, self.last, self.size = row.first.tolist(), row.last.tolist(), row.extent.tolist()
-        grids = np.stack([row.modulus, row.residue], axis=1)
-        self.grid = np.unique(grids, axis=0, return_inverse=True)[1].reshape(-1).tolist()
+        self.grid = list(zip(row.modulus.tolist(), row.residue.tolist()))
         self.pinned = (row.pin != FREE).tolist()
-        self.gone = np.zeros(len(self.start), np.bool_)
+        self.gone: list[int] = []
         self.owned: set[int] = set()
 
     def take(self, pair: LegalPair) -> bool:
@@ -156,8 +160,7 @@ class _Joining:
             return False
         keys = self.joined.pop(gone, None) or [self.start.keys[gone]]
         self.joined.setdefault(home, [self.start.keys[home]]).extend(keys)
-        self.first[home] = min(self.first[home], self.first[gone])
-        self.last[home] = max(self.last[home], self.last[gone])
+        self.last[home] = self.last[gone]
         self._move(keys, home, gone)
         return True
 
@@ -183,7 +186,7 @@ class _Joining:
         self.made.pop(gone, None)
         for place in (home, gone):
             self.joined.pop(place, None)
-        self._move([*added.places], home, gone)
+        self._move(list(added.places), home, gone)
         return True
 
     def _body(self, place: int) -> Body:
@@ -195,16 +198,20 @@ class _Joining:
         rects = [Rect(0, self.size[place], self.first[place], self.last[place])]
         return replace(body, places=dict.fromkeys(self.joined[place], 0), rects=rects)
 
-    def _move(self, keys: list[Key], home: int, gone: int) -> None:
-        self.gone[gone] = True
-        self.where.update((key, home) for key in keys if isinstance(key, int))
+    def _move(self, keys: Sequence[Key], home: int, gone: int) -> None:
+        self.gone.append(gone)
+        for key in keys:
+            if isinstance(key, int):
+                self.where[key] = home
 
     def table(self) -> BodyTable:
         """What has become of the bodies."""
         row = self.start.columns
         first, last = (np.array(steps, np.int64) for steps in (self.first, self.last))
         columns = Columns(row.extent, first, last, row.modulus, row.residue, row.pin).with_objects(self.made)
-        return BodyTable(columns, self.start.keys, self.start.pools, self.made, self.joined).chosen(~self.gone)
+        there = np.ones(len(self.start), np.bool_)
+        there[self.gone] = False
+        return BodyTable(columns, self.start.keys, self.start.pools, self.made, self.joined).chosen(there)
 
 
 def _collides(one: Body, other: Body, distance: int, pair: LegalPair, order: StepOrder) -> bool:

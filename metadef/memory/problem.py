@@ -195,20 +195,24 @@ def theory_min(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -
 
 def savings(pairs: Sequence[LegalPair]) -> dict[int, int]:
     """Bytes that in-place pairs can save at each step that has some."""
+    alone = {pair.step: pair.saving for pair in pairs}
+    if len(alone) == len(pairs):
+        return alone
     by_step: dict[int, list[LegalPair]] = {}
     for pair in pairs:
         by_step.setdefault(pair.step, []).append(pair)
-    return {step: _best_saving(group) for step, group in by_step.items()}
+    alone.update((step, _best_saving(group)) for step, group in by_step.items() if len(group) > 1)
+    return alone
 
 
 def _best_saving(pairs: list[LegalPair]) -> int:
     """Bytes the best matching of one step's pairs saves (an upper bound where there are many)."""
-    if len(pairs) == 1:
-        return pairs[0].saving
-    reads = list(dict.fromkeys(pair.read for pair in pairs))
     writes = list(dict.fromkeys(pair.write for pair in pairs))
+    if len(writes) == 1:
+        return max(pair.saving for pair in pairs)
+    reads = list(dict.fromkeys(pair.read for pair in pairs))
     by_write = [max(pair.saving for pair in pairs if pair.write == write) for write in writes]
-    if len(writes) == 1 or max(len(reads), len(writes)) > MATCHING_LIMIT:
+    if max(len(reads), len(writes)) > MATCHING_LIMIT:
         return sum(by_write)
     table = {(pair.read, pair.write): pair.saving for pair in pairs}
     padded = reads + [-1] * len(writes)

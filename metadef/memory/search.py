@@ -30,8 +30,14 @@ PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
 QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
 METHODS = ("best", *PLANNERS, "hill-climb", "exact")
 
-RAISED_ORDERS = ((heuristics.by_breadth, 16_000_000), (heuristics.by_area, 5_000_000), (heuristics.by_size, 5_000_000))
-"""Orders to start from in a large pool, and the conflicts that repairs may visit in a second of budget."""
+RAISED_ORDERS: tuple[tuple[Callable[[Problem], list[int]], int], ...] = (
+    (heuristics.by_breadth, 5_000_000),
+    (heuristics.by_life, 3_000_000),
+    (heuristics.by_birth, 16_000_000),
+)
+"""Orders to start from in a large pool, and the conflicts that repairs may visit in a second of budget.
+
+Where one of these shares is too small to place every body once, the first order gets them all."""
 
 LATER_CHOICES = 4
 """The second and third choice of in-place pairs get this part of it."""
@@ -130,8 +136,10 @@ class _Search:
         """Choices of in-place pairs: those that save most first, the other operand at joins, none."""
         order, times = self.plain.order, self.plain.times
         known: list[list[LegalPair]] = []
-        turned = sorted(self.pairs, key=lambda pair: (pair.step, pair.saving, -pair.read))
-        for pairs in (self.pairs, turned):
+        for turned in (False, True):
+            pairs = self.pairs
+            if turned:
+                pairs = sorted(pairs, key=lambda pair: (pair.step, pair.saving, -pair.read))
             bodies, taken = take_pairs(self.joined, pairs, order)
             if taken and taken not in known:
                 known.append(taken)
@@ -150,10 +158,12 @@ class _Search:
     def _raise(self, problem: Problem, taken: list[LegalPair], again: bool) -> int:
         """A large pool: first fit in several orders, each with its share of repairs; the best peak."""
         assert problem.large is not None
+        orders, part = RAISED_ORDERS, self.wish.budget_s / (LATER_CHOICES if again else 1)
+        if problem.entries > part * min(visits for _, visits in orders):
+            orders = ((orders[0][0], sum(visits for _, visits in orders)),)
         peaks = []
-        for order, visits in RAISED_ORDERS:
-            share = int(self.wish.budget_s * visits / (LATER_CHOICES if again else 1))
-            offsets = problem.large.raise_misfits(order(problem), self.goal, share)
+        for order, visits in orders:
+            offsets = problem.large.raise_misfits(order(problem), self.goal, max(int(part * visits), 1))
             peaks.append(self._offer(problem, taken, offsets, "raise-misfits"))
             if self.found.optimal or self._done():
                 break
