@@ -15,7 +15,7 @@ import onnx
 from onnx import checker, defs, helper
 
 from metadef.error import ModelError, OperatorError, Problem, UsageError, near_misses, suggest
-from metadef.frontend.onnx_read import MAIN, all_nodes, captured_names, label_of
+from metadef.frontend.onnx_read import MAIN, all_nodes, captured_names, label_of, subgraphs
 
 OLDEST_OPSET = 7
 
@@ -302,6 +302,39 @@ def sorted_nodes(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return [nodes[index] for index in order]
 
 
+def _check_body(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+    """Raises ModelError if a subgraph has not as many results as its node, makes a value twice or is out of order.
+
+    Runtimes sort the nodes of a model, those of a subgraph they run as they stand.
+    """
+    expected = len(node.output) + (1 if node.op_type == "Loop" else 0)
+    if node.op_type in ("If", "Loop", "Scan") and len(graph.output) != expected:
+        raise ModelError(
+            f"subgraph '{graph.name}' of the {node.op_type} has {len(graph.output)} results",
+            code="E14001",
+            node=label_of(node),
+            expected=str(expected),
+        )
+    nodes = list(graph.node)
+    made = Counter(
+        name for name in (*(item.name for item in graph.input), *(n for x in nodes for n in x.output)) if name
+    )
+    twice = [name for name, count in made.items() if count > 1]
+    if twice:
+        raise ModelError(
+            f"value '{twice[0]}' is made twice in subgraph '{graph.name}'", code="E13009", hint="rename one of the two"
+        )
+    for one, other in zip(nodes, sorted_nodes(nodes), strict=True):
+        if one is not other:
+            raise ModelError(
+                f"the nodes of subgraph '{graph.name}' are not in the order of their operands",
+                code="E13009",
+                node=label_of(one),
+                expected=f"'{label_of(other)}' before it",
+                hint="sort the nodes topologically",
+            )
+
+
 def _cycle_error(nodes: list[onnx.NodeProto], before: list[set[int]], stuck: set[int]) -> ModelError:
     """Walk backwards among the stuck nodes until one repeats: that loop is the cycle."""
     trail: list[int] = []
@@ -319,19 +352,40 @@ def _cycle_error(nodes: list[onnx.NodeProto], before: list[set[int]], stuck: set
     )
 
 
+def _without_bodies(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node with empty subgraphs: the checker takes what they read from outside for unknown."""
+    if not any(item.HasField("g") for item in node.attribute):
+        return node
+    made = onnx.NodeProto(name=node.name, op_type=node.op_type, domain=node.domain)
+    made.input.extend(node.input)
+    made.output.extend(node.output)
+    for item in node.attribute:
+        fields = {field.name: value for field, value in item.ListFields()}
+        if item.HasField("g"):
+            fields["g"] = onnx.GraphProto(name="body")
+        made.attribute.append(onnx.AttributeProto(**fields))
+    return made
+
+
 def check_nodes(nodes: Iterable[onnx.NodeProto], model: onnx.ModelProto, versions: Mapping[str, int]) -> None:
-    """Raises ModelError (E14001) for attributes or operand counts that a node's schema forbids; all at once."""
+    """Attributes and operand counts of nodes, those in subgraphs too, and the order of nodes in subgraphs.
+
+    Raises:
+        ModelError: a node's schema forbids them (E14001), all at once, or a node stands before one that it reads.
+    """
     context = checker.C.CheckerContext()
     context.ir_version = model.ir_version or onnx.IR_VERSION
     context.opset_imports = {item.domain: item.version for item in model.opset_import}
     problems = []
-    for node in nodes:
+    for node in all_nodes(nodes):
+        for graph in subgraphs(node):
+            _check_body(node, graph)
         domain = "" if node.domain in MAIN else node.domain
         schema = find_schema(node.op_type, domain, versions.get(domain, 1))
-        if node.op_type == "Constant" or schema is None or schema.deprecated or captured_names(node):
+        if node.op_type == "Constant" or schema is None or schema.deprecated:
             continue
         try:
-            checker.check_node(node, context)
+            checker.check_node(_without_bodies(node), context)
         except (checker.ValidationError, UnicodeDecodeError) as error:
             text = str(error).split("\n")[0].strip()
             problems.append(Problem(text, "E14001", label_of(node)))

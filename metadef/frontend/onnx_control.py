@@ -63,6 +63,7 @@ def _walked(walk: ShapeWalk, node: onnx.NodeProto, graph: onnx.GraphProto, given
     """A subgraph walked with formal inputs of the given types, some of them with ``known`` values."""
     inner = walk.child(name for name in captured_names(node) if name in walk.types)
     formals = [item.name for item in graph.input]
+    _check_formals(node, graph, given)
     for name, kind in zip(formals, given):
         inner.types[name] = kind
         inner.constants.pop(name, None)
@@ -80,6 +81,41 @@ def _walked(walk: ShapeWalk, node: onnx.NodeProto, graph: onnx.GraphProto, given
     read.update(dict.fromkeys(outputs))
     captured = [name for name in read if name not in made and name not in inner.constants]
     return Body(inner, formals, outputs, nodes, captured)
+
+
+def _declared(kind: TypeProto.Tensor) -> list[int | None] | None:
+    """Declared sizes, None for an open one; None without a declared rank."""
+    if not kind.HasField("shape"):
+        return None
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+
+
+def _check_formals(node: onnx.NodeProto, graph: onnx.GraphProto, given: Sequence[TypeProto]) -> None:
+    """Raises InferError where a subgraph has another number of inputs than it gets, or declares other types.
+
+    What a Loop carries may have another shape than its body declares; what a Scan hands on may not.
+    """
+    if len(graph.input) != len(given):
+        raise InferError(
+            f"the subgraph of the {node.op_type} has {len(graph.input)} inputs",
+            code="E14001",
+            node=label_of(node),
+            expected=str(len(given)),
+        )
+    for formal, kind in zip(graph.input, given):
+        declared = formal.type.tensor_type
+        fits = not formal.type.HasField("tensor_type") or declared.elem_type == kind.tensor_type.elem_type
+        if fits and node.op_type == "Scan" and (own_shape := _declared(declared)) is not None:
+            shape = shape_of(kind) or ()
+            fits = len(own_shape) == len(shape) and all(a in (None, b) for a, b in zip(own_shape, shape))
+        if not fits:
+            raise InferError(
+                f"the subgraph of the {node.op_type} declares '{formal.name}' as another tensor than it gets",
+                code="E14001",
+                node=label_of(node),
+                expected=_shown(kind),
+                got=_shown(formal.type),
+            )
 
 
 def _types_of(body: Body) -> list[TypeProto]:

@@ -16,7 +16,7 @@ import onnx
 from onnx import TypeProto, checker, helper, numpy_helper, shape_inference
 
 from metadef.error import InferError, LabError, ModelError, OperatorError, Problem
-from metadef.frontend.onnx_check import find_schema, sorted_nodes
+from metadef.frontend.onnx_check import find_schema
 from metadef.frontend.onnx_control import CONTROL, Body, walk_control
 from metadef.frontend.onnx_read import TensorReader, attributes, captured_names, label_of, shape_of, subgraphs
 from metadef.ops.geometry import window_count
@@ -71,7 +71,7 @@ class ShapeWalk:
         """Walk a subgraph, its constants first; its formal inputs must be known. Errors as in :meth:`run`."""
         for tensor in graph.initializer:
             self.add_constant(tensor.name, self._reader.array(tensor))
-        self.run(sorted_nodes(graph.node))
+        self.run(graph.node)
 
     def add_input(self, name: str, elem_type: int, shape: Iterable[int]) -> None:
         self.types[name] = helper.make_tensor_type_proto(elem_type, tuple(shape))
@@ -91,7 +91,8 @@ class ShapeWalk:
         problems: list[Problem] = []
         while work:
             node = work.popleft()
-            if any(name and name not in self.types for name in node.input):
+            read = (*node.input, *captured_names(node)) if problems else node.input
+            if any(name and name not in self.types for name in read):
                 continue  # behind a node that already failed
             try:
                 taken = self._taken_branch(node)
@@ -262,7 +263,7 @@ class ShapeWalk:
                 rename.setdefault(name, f"{prefix}/{name}")
         for tensor in branch.initializer:
             self.add_constant(rename[tensor.name], self._reader.array(tensor))
-        result = [_renamed(inner, rename, prefix) for inner in sorted_nodes(branch.node)]
+        result = [_renamed(inner, rename, prefix) for inner in branch.node]
         made = {name for inner in result for name in inner.output}
         for item, target in zip(branch.output, node.output):
             if target not in made:  # the branch hands an outer value or a constant through

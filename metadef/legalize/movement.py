@@ -46,13 +46,13 @@ def transpose(step: Step) -> Sequence[Tensor]:
 def concat(step: Step) -> Sequence[Tensor]:
     if len(step.inputs) == 1:
         return [step[0]]
-    return step.out("ConcatD", step.inputs, {"concat_dim": step.attr("axis") % step.rank()})
+    return step.out("ConcatD", step.inputs, {"concat_dim": step.axis(0)})
 
 
 @rule("Split")
 def split(step: Step) -> Sequence[Tensor]:
     """Sizes are read off the results, whichever way the opset states them."""
-    axis = step.attr("axis", 0) % step.rank()
+    axis = step.axis(0)
     sizes = tuple(tensor.desc.origin_shape[axis] for tensor in step.node.outputs)
     if sum(sizes) != step.shape()[axis]:
         raise Unmapped("trailing pieces are not read")
@@ -129,12 +129,12 @@ def tile(step: Step) -> Sequence[Tensor]:
 
 @rule("Gather")
 def gather(step: Step) -> Sequence[Tensor]:
-    return step.out("GatherV2", step.inputs, {"axis": step.attr("axis", 0) % step.rank()})
+    return step.out("GatherV2", step.inputs, {"axis": step.axis(0)})
 
 
 @rule("GatherElements")
 def gather_elements(step: Step) -> Sequence[Tensor]:
-    return step.out("GatherElements", step.inputs, {"dim": step.attr("axis", 0) % step.rank()})
+    return step.out("GatherElements", step.inputs, {"dim": step.axis(0)})
 
 
 @rule("DepthToSpace", "SpaceToDepth")
@@ -201,14 +201,21 @@ def _scales(step: Step) -> dict[int, float]:
 
 
 def _sources(step: Step, axis: int, size: int, made: int) -> np.ndarray:
-    """int64 (made,): which element of an axis every result element copies."""
+    """int64 (made,): which element of an axis every result element copies.
+
+    Before opset 11 the next one in a shrinking axis, the one before in a growing one: opset 10's examples, onnxruntime.
+    """
     old = step.node.op_type == "Upsample" or step.opset < 11
     pick = {
         "floor": floor,
         "ceil": ceil,
         "round_prefer_floor": lambda x: ceil(x - 0.5),
         "round_prefer_ceil": lambda x: floor(x + 0.5),
-    }["floor" if old else step.attr("nearest_mode", "round_prefer_floor")]
+    }[
+        ("ceil" if _scales(step).get(axis, 1.0) < 1 else "floor")
+        if old
+        else step.attr("nearest_mode", "round_prefer_floor")
+    ]
     return np.clip([pick(place) for place in resize_coordinates(step, axis)], 0, size - 1).astype(np.int64)
 
 
@@ -217,21 +224,23 @@ def resize_coordinates(step: Step, axis: int) -> list[float]:
 
     The scale is the given one, even where the result's size was rounded; sizes alone imply result / size. So aligned
     corners coincide at the length before rounding, as the specification says (onnxruntime takes the rounded one).
+    Computed in float32, as runtimes do: what falls on an element or between two of them depends on it.
     """
     size, made = step.shape()[axis], step.result().origin_shape[axis]
-    scale = _scales(step).get(axis, made / size if size else 1.0)
+    one, half = np.float32(1), np.float32(0.5)
+    scale = np.float32(_scales(step).get(axis, made / size if size else 1.0))
     old = step.node.op_type == "Upsample" or step.opset < 11
     transform = "asymmetric" if old else step.attr("coordinate_transformation_mode", "half_pixel")
     if size == made and scale == 1.0:
         return [float(x) for x in range(made)]
-    centre = size / 2 * (1 - made / (scale * size)) if size else 0.0
+    centre = np.float32(size) * half * (one - made / (scale * size)) if size else np.float32(0)
     place = {
         "asymmetric": lambda x: x / scale,
-        "half_pixel": lambda x: (x + 0.5) / scale - 0.5,
-        "half_pixel_symmetric": lambda x: centre + (x + 0.5) / scale - 0.5,
-        "pytorch_half_pixel": lambda x: (x + 0.5) / scale - 0.5 if made > 1 else 0.0,
-        "align_corners": lambda x: x * (size - 1) / (scale * size - 1) if made > 1 else 0.0,
+        "half_pixel": lambda x: (x + half) / scale - half,
+        "half_pixel_symmetric": lambda x: centre + (x + half) / scale - half,
+        "pytorch_half_pixel": lambda x: (x + half) / scale - half if made > 1 else 0.0,
+        "align_corners": lambda x: x * (size - one) / (scale * size - one) if made > 1 else 0.0,
     }.get(transform)
     if place is None:
         raise Unmapped(f"coordinate transformation '{transform}'")
-    return [place(x) for x in range(made)]
+    return [float(place(np.float32(x))) for x in range(made)]

@@ -115,7 +115,7 @@ def batch_norm(step: Step) -> Sequence[Tensor]:
 def layer_norm(step: Step) -> Sequence[Tensor]:
     if step.is_read(1) or step.is_read(2):
         raise Unmapped("mean or deviation are read")
-    axis = step.attr("axis", -1) % step.rank()
+    axis = step.axis(-1)
     shape = step.shape()[axis:]
     parameters = [None if step.optional(i) is None else _stretched(step, step[i], shape) for i in (1, 2)]
     attrs = {"begin_norm_axis": axis, "epsilon": step.attr("epsilon", 1e-5)}
@@ -124,7 +124,7 @@ def layer_norm(step: Step) -> Sequence[Tensor]:
 
 @rule("RMSNormalization")
 def rms_norm(step: Step) -> Sequence[Tensor]:
-    axis = step.attr("axis", -1) % step.rank()
+    axis = step.axis(-1)
     gamma = _stretched(step, step[1], step.shape()[axis:])
     return step.out("RmsNorm", [step[0], gamma], {"epsilon": step.attr("epsilon", 1e-5)})
 

@@ -34,9 +34,9 @@ def _per_axis(step: Step, parameter: Tensor) -> Tensor:
     if step.attr("block_size", 0):
         raise Unmapped("blocked quantisation")
     count = parameter.desc.elements
-    if len(parameter.desc.origin_shape) == 0 or (count == 1 and step.rank() < 1):
-        return parameter
-    axis = step.attr("axis", 1) % max(step.rank(), 1)
+    if count == 1:
+        return step.reshape(parameter, ())
+    axis = step.axis(1)
     return step.reshape(parameter, tuple(count if i == axis else 1 for i in range(step.rank())))
 
 

@@ -169,6 +169,19 @@ class Step:
             return None
         return tuple(int(item) for item in self.value(position, f"'{attr}'").reshape(-1))
 
+    def axis(self, default: int) -> int:
+        """Attribute 'axis' counted from the front. Raises InferError (E14001) outside the operand's rank."""
+        stated, rank = self.attr("axis", default), self.rank()
+        if not -rank <= stated < rank:
+            raise InferError(
+                "'axis' is outside the operand's rank",
+                code="E14001",
+                node=self.node.path,
+                expected=f"from {-rank} to {rank - 1}",
+                got=str(stated),
+            )
+        return int(stated) % rank
+
     def number(self, position: int, attr: str) -> float | None:
         """A number that is an attribute in old opsets and an operand in new ones; None if absent."""
         if attr in self.node.attrs:

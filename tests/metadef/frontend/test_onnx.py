@@ -396,6 +396,75 @@ def test_broken_graphs(text: str, message: str) -> None:
         load_onnx(model(text))
 
 
+def looped(body: str, outer: str = "y = Loop(n, t, x)") -> onnx.ModelProto:
+    """A Loop over three trips that carries x, with the given body."""
+    made = model(f"net (float[4] x, int64 n, bool t) => (y) {{ {outer} }}".replace("Loop", "Identity <hole = 1>"))
+    node = made.graph.node[0]
+    node.op_type = "Loop"
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("body", parser.parse_graph(body)))
+    return made
+
+
+HEAD = "b (int64 i, bool c, float[4] s) => (bool d, float[4] r)"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (f"{HEAD} {{ d = Identity(c) r = Neg(a) a = Abs(s) }}", "(?s)E13009.*'b' are not in the order.*Abs"),
+        (f"{HEAD} {{ d = Identity(c) r = Neg(s) r = Abs(s) }}", "E13009.*'r' is made twice in subgraph 'b'"),
+        (f"{HEAD} {{ d = Identity(c) r = Neg <slope = 2> (s) }}", "(?s)E14001.*slope"),
+        (
+            "b (int64 i, bool c, float[4] s) => (bool d) { d = Identity(c) }",
+            "(?s)E14001.*'b' of the Loop has 1 results",
+        ),
+        (
+            "b (float i, bool c, float[4] s) => (bool d, float[4] r) { d = Identity(c) r = Neg(s) }",
+            "E14001.*declares 'i'",
+        ),
+        ("b (int64 i, bool c) => (bool d, float[4] r) { d = Identity(c) r = Neg(x) }", "(?s)E14001.*has 2 inputs.*3"),
+    ],
+)
+def test_broken_bodies(body: str, message: str) -> None:
+    load_onnx(looped(f"{HEAD} {{ d = Identity(c) r = Neg(s) }}"))
+    with pytest.raises((ModelError, InferError), match=message):
+        load_onnx(looped(body))
+
+
+@pytest.mark.parametrize("damage", ["name", "field"])
+def test_a_broken_body_attribute(damage: str) -> None:
+    made = looped(f"{HEAD} {{ d = Identity(c) r = Neg(s) }}")
+    if damage == "name":
+        made.graph.node[0].attribute[0].name = "bodies"
+    else:
+        made.graph.node[0].attribute[0].i = 3
+    with pytest.raises(ModelError, match="E14001"):
+        load_onnx(made)
+
+
+def test_a_scans_body_declares_the_rows_it_gets() -> None:
+    body = parser.parse_graph("b (float[4] s, float[5] v) => (float[4] r) { r = Neg(s) }")
+    made = model("net (float[4] x, float[3,4] rows) => (y) { y = Identity(x) }")
+    node = made.graph.node[0]
+    node.op_type = "Scan"
+    node.input.append("rows")
+    node.attribute.extend([helper.make_attribute("body", body), helper.make_attribute("num_scan_inputs", 1)])
+    with pytest.raises(InferError, match=r"(?s)declares 'v' as another tensor.*4"):
+        load_onnx(made)
+
+
+def test_a_branch_behind_a_failed_node_is_not_looked_at() -> None:
+    """Its captured operand has no type; the first failure is the one that is told."""
+    made = model("net (float[4] x, float[3] w, bool c) => (y) { bad = Add(x, w) y = Identity(c) }")
+    node = made.graph.node[1]
+    node.op_type = "If"
+    for key in ("then_branch", "else_branch"):
+        node.attribute.append(helper.make_attribute(key, parser.parse_graph("g () => (float[4] r) { r = Neg(bad) }")))
+    with pytest.raises(InferError, match="Add"):
+        load_onnx(made)
+
+
 def test_operands_that_do_not_fit_name_the_node() -> None:
     text = "net (float[2,3] x, float[4,5] w) => (y) { a = Neg(x) y = MatMul(a, w) }"
     made = model(text)

@@ -368,6 +368,13 @@ COMPOSED = [
         {"mode": "linear"},
         ascend=["ResizeBilinearV2D"],
     ),
+    Case(
+        "Resize-ties",
+        "Resize",
+        [f32(1, 2, 9, 11), None, Const(np.array([1, 1, 0.6, 1.5], np.float32))],
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    ),
+    Case("Resize-10-down", "Resize", [f32(1, 2, 9, 11), Const(np.array([1, 1, 0.5, 0.7], np.float32))], opset=10),
     Case("Resize-rounded", "Resize", [PIXELS, None, Const(np.array([1, 1, 1.3, 1.7], np.float32))], {"mode": "linear"}),
     Case(
         "Resize-lines",
@@ -409,6 +416,7 @@ COMPOSED = [
     Case("Celu", "Celu", [X], {"alpha": 1.7}),
     Case("DequantizeLinear", "DequantizeLinear", [ints(3, 5, dtype=np.uint8, low=0), Const(np.float32(0.03)), U8]),
     Case("DequantizeLinear-axis", "DequantizeLinear", [ints(2, 3, 5, dtype=np.int8), Const(f32(3, low=0.1)), I8]),
+    Case("DequantizeLinear-one", "DequantizeLinear", [ints(5, dtype=np.int8), Const(f32(1, low=0.1))]),
     Case("DequantizeLinear-plain", "DequantizeLinear", [ints(3, 5), Const(np.float32(0.03))]),
     Case("QuantizeLinear", "QuantizeLinear", [X * 90, Const(np.float32(0.7)), U8]),
     Case("QuantizeLinear-axis", "QuantizeLinear", [X * 90, Const(f32(3, low=0.5)), I8], {"axis": 1}),
