@@ -2,7 +2,8 @@
 
     python tools/fuzz_models.py [--count 200] [--seed 0] [--model FILE.onnx ...] [--json] [--keep DIR]
 
-Models are the small ones of tools/make_models.py, and those of tools/model_zoo.py below 1 MB where they are there.
+Models are the small ones of tools/make_models.py, one with If, Loop and Scan, and those of tools/model_zoo.py below
+1 MB where they are there.
 Three kinds of damage: the file is cut, bytes are flipped outside the weights, fields of the model are swapped or
 changed. Every file is compiled and run in a process of its own, which tells the error's family, the CPU seconds and
 the peak of resident memory; so does onnxruntime. A verdict is good if a LabError came within a second and 500 MB, or
@@ -24,10 +25,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from make_models import SMALL, random_inputs
 from model_zoo import NotMade, zoo_model
+from npusim.onnx_bfloat import graphs_of
 
 MOST_SECONDS, MOST_BYTES, MOST_GAP = 1.0, 500 << 20, 1e-3
 PATIENCE_S = 60
@@ -73,10 +75,20 @@ class Verdict:
     theirs: Outcome | None = None
 
 
+def subject_of(path: Path) -> Subject:
+    """A model from a file with random inputs; open dimensions become 2."""
+    model = onnx.load(str(path))
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.dim_value:
+                dim.dim_value = 2
+    return Subject(path.stem, path.read_bytes(), random_inputs(model, 0))
+
+
 def subjects() -> list[Subject]:
     """The models below 1 MB."""
     found = []
-    for name, build in SMALL.items():
+    for name, build in {**SMALL, "control_flow": lambda seed: control_flow()}.items():
         model = build(0)
         found.append(Subject(name, model.SerializeToString(), random_inputs(model, 0, batch=2, seq=5)))
     for name in ZOO:
@@ -86,6 +98,53 @@ def subjects() -> list[Subject]:
             continue
         found.append(Subject(name, zoo.path.read_bytes(), zoo.feeds[0]))
     return found
+
+
+def control_flow() -> onnx.ModelProto:
+    """An If inside a Loop that carries one value and stacks another, and a Scan over the stack."""
+
+    def value(name: str, shape: tuple[int, ...], elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, elem_type, shape)
+
+    node = helper.make_node
+    sides = {
+        "then_branch": helper.make_graph([node("Add", ["s", "half"], ["t"])], "then", [], [value("t", (4,))]),
+        "else_branch": helper.make_graph([node("Sub", ["s", "x"], ["e"])], "else", [], [value("e", (4,))]),
+    }
+    looped = helper.make_graph(
+        [
+            node("ReduceSum", ["s"], ["total"], keepdims=0),
+            node("Greater", ["total", "nought"], ["is_positive"]),
+            node("If", ["is_positive"], ["next"], **sides),
+            node("Mul", ["next", "x"], ["row"]),
+            node("Identity", ["go"], ["stays"]),
+        ],
+        "looped",
+        [value("i", (), TensorProto.INT64), value("go", (), TensorProto.BOOL), value("s", (4,))],
+        [value("stays", (), TensorProto.BOOL), value("next", (4,)), value("row", (4,))],
+    )
+    scanned = helper.make_graph(
+        [node("Add", ["c", "r"], ["sum"]), node("Tanh", ["sum"], ["made"]), node("Neg", ["made"], ["out"])],
+        "scanned",
+        [value("c", (4,)), value("r", (4,))],
+        [value("made", (4,)), value("out", (4,))],
+    )
+    graph = helper.make_graph(
+        [
+            node("Loop", ["trips", "true", "x"], ["carried", "rows"], body=looped),
+            node("Scan", ["carried", "rows"], ["last", "y"], body=scanned, num_scan_inputs=1),
+        ],
+        "control",
+        [value("x", (4,))],
+        [value("last", (4,)), value("y", (3, 4))],
+        [
+            helper.make_tensor("trips", TensorProto.INT64, [], [3]),
+            helper.make_tensor("true", TensorProto.BOOL, [], [True]),
+            helper.make_tensor("half", TensorProto.FLOAT, [1], [0.5]),
+            helper.make_tensor("nought", TensorProto.FLOAT, [], [0.0]),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -119,7 +178,7 @@ def _flip(data: bytes, rng: np.random.Generator) -> bytes:
 def _structure(data: bytes) -> np.ndarray:
     """Positions of bytes that are no elements of weights."""
     free = np.ones(len(data), bool)
-    for tensor in _tensors(onnx.load_from_string(data).graph):
+    for tensor in (item for graph in graphs_of(onnx.load_from_string(data).graph) for item in _tensors(graph)):
         if len(tensor.raw_data) >= 16:
             start = data.find(tensor.raw_data)
             while start >= 0:
@@ -130,7 +189,8 @@ def _structure(data: bytes) -> np.ndarray:
 
 def _swap(data: bytes, rng: np.random.Generator) -> bytes:
     model = onnx.load_from_string(data)
-    _SWAPS[int(rng.integers(len(_SWAPS)))](model.graph, rng)
+    graphs = [item for item in graphs_of(model.graph) if item.node]
+    _SWAPS[int(rng.integers(len(_SWAPS)))](graphs[int(rng.integers(len(graphs)))], rng)
     return model.SerializeToString()
 
 
@@ -145,7 +205,7 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 
 
 def _swap_inputs(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
-    node = _pick([item for item in graph.node if item.input], rng)
+    node = _pick([item for item in graph.node if item.input] or [onnx.NodeProto()], rng)
     names = list(node.input)
     rng.shuffle(names)
     del node.input[:]
@@ -156,7 +216,10 @@ def _swap_operand(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
     """A node reads some other value, perhaps one made later."""
     values = [item.name for item in (*graph.initializer, *graph.input)]
     values += [name for node in graph.node for name in node.output]
-    node = _pick([item for item in graph.node if item.input], rng)
+    readers = [item for item in graph.node if item.input]
+    if not readers:
+        return
+    node = _pick(readers, rng)
     node.input[int(rng.integers(len(node.input)))] = _pick(values, rng)
 
 
@@ -191,18 +254,18 @@ def _drop_attribute(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
 
 
 def _change_dims(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
-    tensor = _pick(_tensors(graph), rng)
+    tensor = _pick(_tensors(graph) or [onnx.TensorProto()], rng)
     if tensor.dims:
         axis = int(rng.integers(len(tensor.dims)))
         tensor.dims[axis] = int(rng.choice([0, 1, -1, tensor.dims[axis] + 1, 2**33, 2**62]))
 
 
 def _change_element_type(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
-    _pick(_tensors(graph), rng).data_type = int(rng.integers(0, 30))
+    _pick(_tensors(graph) or [onnx.TensorProto()], rng).data_type = int(rng.integers(0, 30))
 
 
 def _change_input(graph: onnx.GraphProto, rng: np.random.Generator) -> None:
-    kind = _pick(graph.input, rng).type.tensor_type
+    kind = _pick(graph.input or [onnx.ValueInfoProto()], rng).type.tensor_type
     if kind.shape.dim and rng.random() < 0.7:
         _pick(kind.shape.dim, rng).dim_value = int(rng.choice([0, 1, 3, 5, 1 << 20, 2**40]))
     else:
@@ -353,10 +416,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", type=Path, help="folder for the files that got no good verdict")
+    parser.add_argument("--model", type=Path, action="append", metavar="FILE", help="damage these instead")
     options = parser.parse_args()
     warm_up()
     verdicts = []
-    for mutant in mutants(subjects(), options.count, options.seed):
+    found = [subject_of(path) for path in options.model] if options.model else subjects()
+    for mutant in mutants(found, options.count, options.seed):
         verdicts.append(judge(mutant))
         if not verdicts[-1].good:
             print(f"{mutant.name}: {verdicts[-1].what}", file=sys.stderr, flush=True)
