@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metadef.memory.plan import MemoryPlan, PlanRow
-from metadef.schedule import Schedule
+from metadef.schedule import Schedule, Step
 
 TOP_CONSUMERS = 10
 
@@ -68,8 +68,36 @@ def fragmentation(plan: MemoryPlan) -> float:
 
 def top_consumers(plan: MemoryPlan, count: int = TOP_CONSUMERS) -> list[PlanRow]:
     """The arena's rows that hold most bytes x steps, largest first; shared memory counts for its first owner only."""
-    owners = [row for row in plan.rows if row.region == "arena" and row.alias_of < 0]
-    return sorted(owners, key=lambda row: (-row.slot_bytes * (row.last - row.first + 1), row.offset, row.name))[:count]
+    owners = [row for row in plan.rows if row.region == "arena" and row.alias_of < 0 and row.slot_bytes]
+    return sorted(owners, key=lambda row: (-byte_steps(row), row.offset, row.name))[:count]
+
+
+def byte_steps(row: PlanRow) -> int:
+    """Bytes of a row times the steps it holds them."""
+    return row.slot_bytes * (row.last - row.first + 1)
+
+
+def source_nodes(schedule: Schedule, rows: Iterable[PlanRow]) -> list[tuple[str, ...]]:
+    """For each row the source model's nodes whose result or workspace it is (the step's name where there are none).
+
+    A view, and a parent of a group that no step writes, belong to whom their base or members belong to.
+    """
+    writers: dict[int, list[Step]] = {}
+    for step in schedule.steps:
+        for tensor in step.writes:
+            writers.setdefault(tensor, []).append(step)
+    for group in schedule.groups:
+        if group.parent not in writers:
+            writers[group.parent] = [step for member in group.members for step in writers.get(member, ())]
+    bases = {view.tensor: view.base for view in schedule.views}
+    found = []
+    for row in rows:
+        tensor = row.tensor
+        while tensor not in writers and tensor in bases:
+            tensor = bases[tensor]
+        steps = [schedule.steps[row.step]] if row.tensor < 0 else writers.get(tensor, [])
+        found.append(tuple(dict.fromkeys(name for step in steps for name in step.origins or (step.name,))))
+    return found
 
 
 def allocation_rows(schedule: Schedule, plan: MemoryPlan) -> list[dict[str, Any]]:
@@ -77,6 +105,7 @@ def allocation_rows(schedule: Schedule, plan: MemoryPlan) -> list[dict[str, Any]
     names = {tensor.id: tensor.name for tensor in schedule.tensors}
     order = {"weights": 0, "arena": 1, "io": 2}
     rows = sorted(plan.rows, key=lambda row: (order.get(row.region, 3), row.pool, row.offset, row.first, row.name))
+    sources = source_nodes(schedule, rows)
     return [
         {
             "name": row.name,
@@ -89,8 +118,9 @@ def allocation_rows(schedule: Schedule, plan: MemoryPlan) -> list[dict[str, Any]
             "last": row.last,
             "alias": f"{row.alias_kind} of {names[row.alias_of]}" if row.alias_of >= 0 else "",
             "no_reuse": row.no_reuse,
+            "sources": "; ".join(nodes),
         }
-        for row in rows
+        for row, nodes in zip(rows, sources)
     ]
 
 
@@ -129,8 +159,24 @@ def plan_to_json(schedule: Schedule, plan: MemoryPlan) -> dict[str, Any]:
         "peak_step_name": schedule.steps[timeline.peak_step].name if schedule.steps else "",
         "peak_tensors": timeline.peak_tensors,
         "live_bytes": timeline.live_bytes,
+        "top_consumers": _json_consumers(schedule, plan),
         "tensors": [_json_row(names, row) for row in rows],
     }
+
+
+def _json_consumers(schedule: Schedule, plan: MemoryPlan) -> list[dict[str, Any]]:
+    rows = top_consumers(plan)
+    return [
+        {
+            "id": row.name,
+            "size": row.slot_bytes,
+            "first": row.first,
+            "last": row.last,
+            "byte_steps": byte_steps(row),
+            "sources": list(nodes),
+        }
+        for row, nodes in zip(rows, source_nodes(schedule, rows))
+    ]
 
 
 def _json_row(names: Mapping[int, str], row: PlanRow) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def print_what_if(rows: Sequence[WhatIf], console: Any) -> None:
         for row in rows
     ]  # fmt: skip
     titles = ("what if", "steps", "arena", "ratio", "lower bound", "proved")
-    _print_table("", titles, cells, console, left={0})
+    print_rows("", titles, cells, console, left={0})
 
 
 def print_gears(rows: Sequence[dict[str, Any]], console: Any) -> None:
@@ -66,7 +66,7 @@ def print_gears(rows: Sequence[dict[str, Any]], console: Any) -> None:
          "yes" if row["optimal"] else "no")
         for row in rows
     ]  # fmt: skip
-    _print_table("", ("gear", "needs", "of the arena", "lower bound", "proved"), cells, console, left={0})
+    print_rows("", ("gear", "needs", "of the arena", "lower bound", "proved"), cells, console, left={0})
 
 
 def print_windows(windows: Sequence[AddressWindow], console: Any, *, rows: int = 24) -> None:
@@ -77,7 +77,7 @@ def print_windows(windows: Sequence[AddressWindow], console: Any, *, rows: int =
         held = [f"{first}-{last} {name}" for first, last, name in item.holders]
         more = f", … {len(held) - SHOWN_HOLDERS} more" if len(held) > SHOWN_HOLDERS else ""
         cells.append((f"{item.offset:,}", f"{item.size:,}", ", ".join(held[:SHOWN_HOLDERS]) + more))
-    _print_table("who holds an address when (steps)", ("address", "bytes", "holders"), cells, console, left={2})
+    print_rows("who holds an address when (steps)", ("address", "bytes", "holders"), cells, console, left={2})
     if len(windows) > rows:
         console.print(f"… {len(windows) - rows} smaller pieces; --json and --out list all", highlight=False)
 
@@ -112,14 +112,14 @@ def plan_title(name: str, pool: str, figures: PoolFigures) -> str:
     )
 
 
-def _print_table(
-    title: str, titles: Sequence[str], cells: Iterable[Sequence[str]], console: Any, left: set[int]
-) -> None:
+def print_rows(title: str, titles: Sequence[str], cells: Iterable[Sequence[str]], console: Any, left: set[int]) -> None:
+    """A table of texts; columns in ``left`` are aligned to the left, all others to the right."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(header_style="bold", title=title or None, title_justify="left")
     for position, name in enumerate(titles):
         table.add_column(name, justify="left" if position in left else "right")
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console.print(table)

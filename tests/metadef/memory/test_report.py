@@ -11,9 +11,10 @@ from metadef.memory.report import (
     memory_timeline,
     plan_to_json,
     reuse_rate,
+    source_nodes,
     top_consumers,
 )
-from metadef.schedule import TensorKind, View
+from metadef.schedule import Group, Step, TensorKind, View
 from tests.metadef.memory.schedules import Maker, residual_network
 
 
@@ -60,3 +61,24 @@ def test_views_begin_with_their_base():
     make.step("user", [make.step("other", [first], 64), view], 4096, kind=TensorKind.OUTPUT)
     spans = {row.name: (row.first, row.last) for row in plan_memory(make.schedule).rows}
     assert spans["view"] == spans["base"] == (1, 3)
+
+
+def test_top_consumers_name_the_nodes_they_come_from():
+    make = Maker()
+    made = [make.step(name, [make.tensor("x" + name, 64, TensorKind.INPUT)], 4096) for name in ("left", "right")]
+    parent, view = make.tensor("parent", 8192), make.tensor("view", 8192)
+    make.schedule.groups.append(Group(parent, tuple(made)))
+    make.schedule.views.append(View(view, parent))
+    make.step("user", [view], 64, kind=TensorKind.OUTPUT)
+    steps = make.schedule.steps
+    steps[0] = Step(0, "left", steps[0].reads, steps[0].writes, origins=("conv1", "relu1"))
+    plan = plan_memory(make.schedule)
+    rows = {row.name: nodes for row, nodes in zip(plan.rows, source_nodes(make.schedule, plan.rows))}
+    assert rows["parent"] == rows["view"] == ("conv1", "relu1", "right")
+    assert rows["xleft"] == ()
+    first = plan_to_json(make.schedule, plan)["top_consumers"][0]
+    assert first["id"] == "parent" and first["sources"] == ["conv1", "relu1", "right"]
+    assert first["byte_steps"] == first["size"] * (first["last"] - first["first"] + 1)
+    assert [row["sources"] for row in allocation_rows(make.schedule, plan) if row["name"] == "parent"] == [
+        "conv1; relu1; right"
+    ]
