@@ -83,6 +83,19 @@ def _walked(walk: ShapeWalk, node: onnx.NodeProto, graph: onnx.GraphProto, given
     return Body(inner, formals, outputs, nodes, captured)
 
 
+def _check_operand(walk: ShapeWalk, node: onnx.NodeProto, name: str, elem_type: int) -> None:
+    """Raises InferError if a count or condition, where there is one, is not one element of its type."""
+    kind = walk.types[name] if name else _tensor(elem_type, ())
+    if kind.tensor_type.elem_type != elem_type or set(shape_of(kind) or ()) - {1}:
+        raise InferError(
+            f"'{name}' cannot steer the {node.op_type}",
+            code="E14001",
+            node=label_of(node),
+            expected=f"one {TensorProto.DataType.Name(elem_type).lower()}",
+            got=_shown(kind),
+        )
+
+
 def _declared(kind: TypeProto.Tensor) -> list[int | None] | None:
     """Declared sizes, None for an open one; None without a declared rank."""
     if not kind.HasField("shape"):
@@ -143,6 +156,7 @@ def _walk_if(walk: ShapeWalk, node: onnx.NodeProto) -> tuple[dict[str, Body], li
 
     Models for several input sizes decide by a value which side fits.
     """
+    _check_operand(walk, node, node.input[0], TensorProto.BOOL)
     graphs = attributes(node)
     bodies: dict[str, Body] = {}
     failed: dict[str, LabError] = {}
@@ -190,6 +204,8 @@ def _impossible(
 def _walk_loop(walk: ShapeWalk, node: onnx.NodeProto) -> tuple[dict[str, Body], list[TypeProto]]:
     graph = attributes(node)["body"]
     trips, go, *initial = loop_operands(node)
+    _check_operand(walk, node, trips, TensorProto.INT64)
+    _check_operand(walk, node, go, TensorProto.BOOL)
     given = [_scalar(graph.input[0], TensorProto.INT64), _scalar(graph.input[1], TensorProto.BOOL)]
     given += [walk.types[name] for name in initial]
     starts = not go or (go in walk.constants and bool(walk.constants[go].all()))

@@ -443,6 +443,16 @@ def test_a_broken_body_attribute(damage: str) -> None:
         load_onnx(made)
 
 
+@pytest.mark.parametrize("operand", ["net (float[4] x, float n, bool t)", "net (float[4] x, int64 n, bool[2] t)"])
+def test_what_steers_a_loop_is_one_number_of_its_type(operand: str) -> None:
+    made = looped(f"{HEAD} {{ d = Identity(c) r = Neg(s) }}")
+    inputs = parser.parse_graph(f"{operand} => (y) {{ y = Neg(x) }}").input
+    del made.graph.input[:]
+    made.graph.input.extend(inputs)
+    with pytest.raises(InferError, match="cannot steer the Loop"):
+        load_onnx(made)
+
+
 def test_a_scans_body_declares_the_rows_it_gets() -> None:
     body = parser.parse_graph("b (float[4] s, float[5] v) => (float[4] r) { r = Neg(s) }")
     made = model("net (float[4] x, float[3,4] rows) => (y) { y = Identity(x) }")
