@@ -23,7 +23,8 @@ def store(path: Path) -> float:
     notebook = nbformat.read(path, as_version=4)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+        place = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=60, kernel_name="python3", resources=place, coalesce_streams=True).execute()
     seconds = time.perf_counter() - start
     for index, cell in enumerate(notebook.cells):
         cell.metadata, cell.id = {}, f"cell-{index:02d}"
