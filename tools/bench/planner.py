@@ -1,19 +1,24 @@
 """The planner's promises in one run: figure, limit, ok or MISS, line by line.
 
-    python tools/bench/planner.py [minimalloc] [minimise] [cases] [nets] [oracles] [fuzz] [scale] [methods] [--data DIR]
+    python tools/bench/planner.py [SECTION ...] [--data DIR]
 
 `minimalloc` is the challenging suite at its nominal capacity (1048576 bytes), `minimise` the two instances whose
 capacity is slack, `cases` the proved JSON instances, `nets` the light models that come with onnx with and without
-in-place, `oracles` GE's dumps planned anew, `fuzz` small random schedules against CP-SAT (interleaved, both timed),
-`scale` generated schedules of every shape (plan and check), `methods` the quick planners on the suite. Seconds are CPU
-seconds; the search is compiled before the clock starts; every plan passes the checker. Exit code 1 where one misses.
+in-place, and reordered, `oracles` GE's dumps planned anew, `mutants` broken plans before the checker, `fuzz` small
+random schedules against CP-SAT (interleaved, both timed), `quick` the heuristics alone at 500 tensors, `scale`
+generated schedules of every shape (plan and check), `first` a process without compiled code, `methods` the quick
+planners on the suite. Seconds are CPU seconds; apart from `first` the search is compiled before the clock starts; every
+plan passes the checker. A busy machine makes seconds longer: its load is printed. Exit code 1 where one misses.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +30,7 @@ from metadef.error import PlanError  # noqa: E402
 from metadef.frontend.ge import load_ge  # noqa: E402
 from metadef.memory import MemoryPlan, check_plan, plan_memory  # noqa: E402
 from metadef.memory.cases import load_case, schedule_from_csv  # noqa: E402
+from metadef.reorder import reorder  # noqa: E402
 from metadef.schedule import Schedule  # noqa: E402
 from tools.bench.light_schedules import NAMES, light_schedule  # noqa: E402
 from tools.bench.plan_shapes import SHAPES  # noqa: E402
@@ -102,32 +108,83 @@ def cases(data: Path) -> None:
         verdict(f"{file.stem}: wrong", int(not agrees), 0, "", f"{time.process_time() - start:.3f} CPU s  {answer}")
 
 
+def proved(name: str, plan: MemoryPlan) -> None:
+    verdict(f"{name}: not proved", int(not plan.optimal), 0)
+
+
 def nets(_: Path) -> None:
     for name in NAMES:
         schedule = light_schedule(name)
         plain, plain_s = timed(schedule, inplace=False)
         best, best_s = timed(schedule)
         for plan, seconds, kind in ((plain, plain_s, "plain"), (best, best_s, "in place")):
-            note = "proved" if plan.optimal else "NOT PROVED"
-            verdict(f"{name} {kind}", plan.total_size, plan.theory_min, "bytes", note)
+            verdict(
+                f"{name} {kind}: above the live set",
+                plan.total_size - plan.theory_min,
+                0,
+                "bytes",
+                f"{plan.total_size:,}",
+            )
+            proved(f"{name} {kind}", plan)
             verdict(f"{name} {kind} time", seconds, 0.1, "CPU s")
         limit = IN_PLACE_RATIOS.get(name, 1.0)
-        verdict(f"{name} in place / plain", best.total_size / plain.total_size, limit + 0.0005)
+        verdict(f"{name} in place / plain", round(best.total_size / plain.total_size, 3), limit)
+        moved = timed(reorder(schedule), inplace=False)[0]
+        verdict(f"{name} reordered / plain", moved.total_size / plain.total_size, REORDER_RATIOS.get(name, 1.0))
 
 
 IN_PLACE_RATIOS = {
     "squeezenet": 0.623, "inception_v2": 0.625, "inception_v1": 0.723, "resnet50": 0.750, "densenet121": 0.857,
 }  # fmt: skip
+REORDER_RATIOS = {"shufflenet": 0.93}
 
 
 def oracles(data: Path) -> None:
     """GE's own graphs planned anew; both memory figures of the second are exact."""
     resnet = load_ge(data / "ge_dumps/resnet50_ge_proto_00000062_Build.txt")
     plan, _ = timed(resnet.schedule)
-    verdict("resnet50 dump", plan.total_size, 3_614_208, "bytes", "proved" if plan.optimal else "NOT PROVED")
+    verdict("resnet50 dump", plan.total_size, 3_614_208, "bytes", "GE: 4,221,440")
+    proved("resnet50 dump", plan)
     tail, _ = timed(load_ge(data / "ge_dumps/nms_tail_om.json").schedule)
     for name, size, exact in (("arena", tail.total_size, 1_441_280), ("zero copy", tail.io_bytes, 1_604_608)):
         verdict(f"nms_tail {name}: bytes off", abs(size - exact), 0, "bytes", f"{size:,}")
+
+
+def mutants(_: Path) -> None:
+    """Plans with one thing changed; an oracle in pairs says which of them break a rule."""
+    from tests.metadef.memory.test_mutants import verdicts
+
+    broken, sound, wrong = verdicts(MUTANTS)
+    verdict("wrong verdicts on mutants", len(wrong), 0, "", f"{broken} break a rule, {sound} do not")
+
+
+MUTANTS = 1000
+
+
+def quick(_: Path) -> None:
+    """Heuristics without any search at 500 tensors, and what the default adds to them."""
+    for name, make in SHAPES.items():
+        schedule = make(500)
+        greedy = timed(schedule, method="greedy-by-size")[0]
+        found, seconds = timed(schedule, budget_s=0.0)
+        best = timed(schedule)[0]
+        verdict(f"500 tensors, {name}: heuristics", seconds, 0.1, "CPU s")
+        for kind, plan in (("heuristics", found), ("default", best)):
+            verdict(f"500 tensors, {name}: {kind}", plan.total_size, greedy.total_size, "bytes", plan.method)
+
+
+def first(_: Path) -> None:
+    """A new process plans and checks with an empty cache of compiled code, then another one with what that left."""
+    script = "from tools.bench.planner import warm_up; warm_up()"
+    with tempfile.TemporaryDirectory() as folder:
+        spent = []
+        for _turn in range(2):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            environment = {**os.environ, "NPUSIM_KERNEL_CACHE": folder, "PYTHONPATH": str(ROOT)}
+            subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    verdict("compilation at first use", spent[0] - spent[1], 15.0, "CPU s")
 
 
 def fuzz(_: Path) -> None:
@@ -156,20 +213,20 @@ FUZZ_SEEDS = 500
 
 
 def scale(_: Path) -> None:
-    for count in (10_000, 100_000):
+    for count, quick_s, whole_s in ((10_000, 0.2, 1.0), (100_000, 2.0, 2.0)):
         for name, make in SHAPES.items():
             schedule = make(count)
-            quick, quick_s = timed(schedule, method="greedy-by-size")
+            title = f"{count} tensors, {name}"
+            found, seconds = timed(schedule, method="greedy-by-size")
+            verdict(f"{title}: heuristic", seconds, quick_s, "CPU s", f"{found.total_size / found.theory_min:.4f}")
             start = time.process_time()
             best = plan_memory(schedule)
             check_plan(schedule, best)
-            whole_s = time.process_time() - start
-            title = f"{count} tensors, {name}"
+            seconds = time.process_time() - start
+            ratio = best.total_size / best.theory_min
+            verdict(f"{title}: plan and check", seconds, whole_s, "CPU s", f"{ratio:.4f} of the live set")
             if count == 10_000:
-                verdict(f"{title}: heuristic", quick_s, 0.2, "CPU s", f"{quick.total_size / quick.theory_min:.4f}")
-                verdict(f"{title}: / live set", best.total_size / best.theory_min, 1.01, "", best.method)
-            note = f"{best.total_size / best.theory_min:.4f} of the live set"
-            verdict(f"{title}: plan and check", whole_s, 1.0 if count == 10_000 else 2.0, "CPU s", note)
+                verdict(f"{title}: / live set", ratio, 1.01, "", best.method)
 
 
 def methods(data: Path) -> None:
@@ -183,8 +240,8 @@ def methods(data: Path) -> None:
 
 
 SECTIONS: dict[str, Callable[[Path], None]] = {
-    "minimalloc": minimalloc, "minimise": minimise, "cases": cases, "nets": nets, "oracles": oracles, "fuzz": fuzz,
-    "scale": scale, "methods": methods,
+    "minimalloc": minimalloc, "minimise": minimise, "cases": cases, "nets": nets, "oracles": oracles,
+    "mutants": mutants, "fuzz": fuzz, "quick": quick, "scale": scale, "first": first, "methods": methods,
 }  # fmt: skip
 
 
@@ -198,7 +255,7 @@ def main() -> None:
         parser.error(f"no section {unknown[0]}: {', '.join(SECTIONS)}")
     warm_up()
     for name in options.sections:
-        print(f"== {name}", flush=True)
+        print(f"== {name}   (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)", flush=True)
         SECTIONS[name](options.data)
     print(f"missed: {', '.join(missed) or 'nothing'}")
     sys.exit(1 if missed else 0)
