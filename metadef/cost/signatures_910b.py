@@ -63,7 +63,7 @@ SECOND_GENERATION: tuple[Signature, ...] = (
     last(("KvRmsNormRopeCache",), times(20, "reduce_sum"), 12, fp32=True),
     last(("KvRmsNormRopeCacheNz",), times(20, "reduce_sum"), 18, fp32=True),
     last(("TopKTopPSample",), times(110), 900, fp32=True),
-    Signature(("TopKV2", "Sort"), times(160), 100, Rows.LAST, Deal.ROWS, fp32=True, setup=4000),
+    Signature(("TopKD", "TopKV2", "Sort"), times(160), 100, Rows.LAST, Deal.ROWS, fp32=True, setup=4000),
     Signature(("NonZero",), times(10), 10, Rows.LAST, Deal.ROWS, fp32=True),
     last(("ScatterPaKvCache",), ("copy",), 3),
     last(("ScatterBlockUpdate",), ("copy",), 3),

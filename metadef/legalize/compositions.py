@@ -265,7 +265,7 @@ def triangle(step: Step) -> Sequence[Tensor]:
 
 @rule("CumSum")
 def running_sum(step: Step) -> Sequence[Tensor]:
-    axis = int(step.value(1, "the axis").reshape(-1)[0]) % max(step.rank(), 1)
+    axis = step.checked_axis(int(step.value(1, "the axis").reshape(-1)[0]))
     attrs = {"axis": axis, "exclusive": bool(step.attr("exclusive", 0)), "reverse": bool(step.attr("reverse", 0))}
     return step.out("Cumsum", [step[0]], attrs)
 

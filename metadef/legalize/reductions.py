@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metadef.dtype import DType
 from metadef.graph import Tensor
+from metadef.legalize.arithmetic import cast
 from metadef.legalize.table import Step, Unmapped, rule
 
 _PLAIN = {
@@ -73,6 +75,20 @@ def log_of_sum_of_exponentials(step: Step) -> Sequence[Tensor]:
     if step.attr("keepdims", 1):
         return step.out("Add", [logarithm, largest])
     return step.out("Reshape", [step.op("Add", [logarithm, largest])], {"shape": step.result().origin_shape})
+
+
+@rule("TopK")
+def top_k(step: Step) -> Sequence[Tensor]:
+    """Sorted, whether that is asked for or not; the AI cores give places in 32 bits."""
+    count = step.ints(1, "k")
+    assert count is not None
+    attrs = {
+        "k": count[0],
+        "axis": step.axis(-1),
+        "largest": bool(step.attr("largest", 1)),
+    }
+    values, places = step.out("TopKD", [step[0]], attrs)
+    return [values, cast(step, places, DType.INT64)]
 
 
 @rule("ArgMax", "ArgMin")

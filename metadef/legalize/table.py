@@ -171,7 +171,11 @@ class Step:
 
     def axis(self, default: int) -> int:
         """Attribute 'axis' counted from the front. Raises InferError (E14001) outside the operand's rank."""
-        stated, rank = self.attr("axis", default), self.rank()
+        return self.checked_axis(int(self.attr("axis", default)))
+
+    def checked_axis(self, stated: int) -> int:
+        """An axis of operand 0 counted from the front. Raises InferError (E14001) outside its rank."""
+        rank = self.rank()
         if not -rank <= stated < rank:
             raise InferError(
                 "'axis' is outside the operand's rank",
@@ -180,7 +184,7 @@ class Step:
                 expected=f"from {-rank} to {rank - 1}",
                 got=str(stated),
             )
-        return int(stated) % rank
+        return stated % rank
 
     def number(self, position: int, attr: str) -> float | None:
         """A number that is an attribute in old opsets and an operand in new ones; None if absent."""

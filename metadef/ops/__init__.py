@@ -3,8 +3,9 @@
 Your own operators need no change here: build a :class:`metadef.op.OpDef` and pass it to :func:`metadef.op.register`.
 """
 
-from metadef.ops import channels, cube, elementwise, logic, move, norm, pool, quantise, reduce, resize, slicing
+from metadef.ops import channels, cube, elementwise, logic, move, norm, pool, quantise, reduce, resize, slicing, sort
 
 __all__ = [
     "channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "resize", "slicing",
+    "sort",
 ]  # fmt: skip

@@ -222,3 +222,10 @@ def test_infinities_and_nan_reach_only_what_they_are_mixed_into(node: str, rng: 
     graph = check_against_ort(model, {"x": x}, node)
     assert not any(item.op_type.endswith("MatMulV2") for item in graph.nodes)
     assert 0 < np.isfinite(evaluate(graph, {"x": x})["y"]).mean() < 1
+
+
+def test_axes_outside_the_rank_are_refused() -> None:
+    with pytest.raises(InferError, match="outside the operand's rank"):
+        legal("net (float[2,3] x) => (y) { y = CumSum(x, axis) }", axis=np.array(5))
+    with pytest.raises(InferError, match="outside the operand's rank"):
+        legal("net (int8[2,3] x) => (y) { y = DequantizeLinear<axis = 7>(x, s) }", s=np.ones(3, np.float32))

@@ -232,6 +232,10 @@ REDUCE = [
     Case("ReduceSumSquare-noop", "ReduceSumSquare", [X], {"noop_with_empty_axes": 1}, opset=18, ascend=["Mul"]),
     Case("ReduceMax-int", "ReduceMax", [ints(4, 5), i64(1)], opset=18),
     Case("ReduceLogSumExp-large", "ReduceLogSumExp", [f32(2, 3, 5) * 200, i64(0, 2)], {"keepdims": 0}, opset=18),
+    Case("TopK", "TopK", [np.round(X), i64(3)], {"axis": 2}, outputs=2, ascend=["TopKD", "Cast"]),
+    Case("TopK-smallest", "TopK", [np.round(X), i64(4)], {"largest": 0}, opset=11, outputs=2, ascend=["TopKD", "Cast"]),
+    Case("TopK-attribute", "TopK", [X], {"axis": 1, "k": 2}, opset=9, outputs=2, ascend=["TopKD", "Cast"]),
+    Case("TopK-ints", "TopK", [ints(4, 60), i64(60)], outputs=2, ascend=["TopKD", "Cast"]),
     Case("ArgMax", "ArgMax", [X], {"axis": -1}, ascend=["ArgMaxD"]),
     Case("ArgMin", "ArgMin", [np.round(X)], {"axis": 1, "keepdims": 0}, ascend=["ArgMinD"]),
 ]
