@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from metadef.error import Problem, UsageError, suggest
 from metadef.graph import Graph
 from metadef.memory.plan import MemoryPlan
-from metadef.model import Model
+from metadef.model import SCHEDULE_ATTR, Model
 from metadef.rewrite import PassReport
 from metadef.schedule import Schedule
 from metadef.target import Target, load_target
@@ -206,12 +206,27 @@ def compile_model(
 
 def _edited(schedule: Schedule, options: CompileOptions) -> Schedule:
     """The schedule as options and environment want it: results that are not shared, weights that are streamed."""
-    from metadef.schedule_edit import forbid_reuse, no_reuse_from_environment
+    from metadef.schedule_edit import forbid_reuse
     from metadef.weight_stream import stream_weights
 
-    names = [*options.no_reuse, *no_reuse_from_environment()]
-    schedule = forbid_reuse(schedule, names, strict=options.no_reuse)
+    schedule = forbid_reuse(schedule, _kept_apart(options), strict=options.no_reuse)
     return schedule if options.stream_weights is None else stream_weights(schedule, options.stream_weights)[0]
+
+
+def _kept_apart(options: CompileOptions) -> list[str]:
+    from metadef.schedule_edit import no_reuse_from_environment
+
+    return [*options.no_reuse, *no_reuse_from_environment()]
+
+
+def _schedule_options(options: CompileOptions) -> dict[str, Any]:
+    """What makes the same schedule again from the compiled graph; an offline model keeps it."""
+    return {
+        "conv": options.conv,
+        "reorder": options.reorder,
+        "no_reuse": tuple(_kept_apart(options)),
+        "stream_weights": options.stream_weights,
+    }
 
 
 def replan(made: Compilation, schedule: Schedule) -> Compilation:
@@ -241,7 +256,8 @@ def _placed(front: Scheduled, options: CompileOptions, hook: StageHook) -> Compi
         program, weights = lower(graph, schedule, plan, front.target, options.precision)
         check_program(program, front.target)
     hook("lower", program)
-    model = Model(name=graph.name, soc=front.target.soc, graph=graph, weights=weights, programs={"": program}, attrs={})
+    attrs = {SCHEDULE_ATTR: _schedule_options(options)}
+    model = Model(graph.name, front.target.soc, graph, weights, {"": program}, attrs)
     return Compilation(model, graph, schedule, plan, front.report, front.target, options, seconds)
 
 

@@ -21,6 +21,8 @@ from metadef.program_text import program_from_json, program_to_json, value_from_
 if TYPE_CHECKING:
     from metadef.graph import Graph
 
+SCHEDULE_ATTR = "schedule_options"
+"""Attribute of a model with the options that make its schedule again from its graph."""
 ORIGIN_TEXT = "made by npusim: tasks for the simulated device, no kernels of a real one"
 
 

@@ -6,7 +6,8 @@ First step of ``npusim plan``: a file becomes a Schedule, whichever way leads th
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,21 +17,26 @@ from metadef.schedule import Schedule
 if TYPE_CHECKING:
     from metadef.compiler import CompileOptions, StageHook
     from metadef.memory.plan import MemoryPlan
+    from metadef.program import Program
 
 _PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class PlanSource:
-    """A schedule to plan, the capacity its file asks for (bytes; None: none), and the plan GE recorded (or None).
+    """A schedule to plan, the capacity its file asks for (bytes; None: none), and the plan recorded in it (or None).
 
-    ``kind`` is "onnx", "case", "ge" (dump or vendor's model) or "om" (a model compiled here).
+    ``kind`` is "onnx", "case", "ge" (dump or vendor's model) or "om" (a model compiled here). Of a model with gears the
+    schedule is the largest gear's, ``gears`` has the figures recorded for each. ``stream_weights`` is the size from
+    which on the file streams its weights (bytes; None: it does not).
     """
 
     kind: str
     schedule: Schedule
     capacity: int | None = None
     recorded: MemoryPlan | None = None
+    gears: Mapping[str, MemoryPlan] = field(default_factory=dict)
+    stream_weights: int | None = None
 
 
 def load_schedule(
@@ -95,17 +101,40 @@ def _from_json(path: Path) -> PlanSource:
 
 
 def _from_om(path: Path) -> PlanSource:
-    """Our own offline models are selected anew from their graph; of a vendor's the graph alone can be read."""
+    """Our own offline models are selected anew from their graph; of a vendor's the graph alone can be read.
+
+    A file holds the graph of its largest gear and the programs of all: the plans of the others are those in the file.
+    """
     from metadef.om import open_om
 
     if not open_om(path).header.is_ours:
         return _from_ge(path)
-    from metadef.model import load_om
+    from metadef.model import SCHEDULE_ATTR, load_om
+    from metadef.reorder import reorder
+    from metadef.schedule_edit import forbid_reuse
     from metadef.select import select
     from metadef.target import load_target
 
     model = load_om(path, verify_weights=False)
-    return PlanSource("om", select(model.graph, load_target(model.soc)))
+    made_with = model.attrs.get(SCHEDULE_ATTR, {})
+    schedule = select(model.graph, load_target(model.soc), made_with.get("conv", "direct"))
+    if made_with.get("reorder"):
+        schedule = reorder(schedule)
+    schedule = forbid_reuse(schedule, made_with.get("no_reuse", ()))
+    plans = {gear: _recorded(program) for gear, program in model.programs.items()}
+    gears = plans if len(plans) > 1 else {}
+    first = next(iter(plans.values()))
+    return PlanSource("om", schedule, recorded=first, gears=gears, stream_weights=made_with.get("stream_weights"))
+
+
+def _recorded(program: Program) -> MemoryPlan:
+    """The figures of the plan that a program was lowered from; proved as far as the lower bound says so."""
+    from metadef.memory.plan import MemoryPlan
+
+    plan = MemoryPlan(program.name, 0, [], program.weights_bytes - program.streamed_bytes, program.io_bytes)
+    plan.total_size, plan.theory_min, plan.no_reuse = program.total_size, program.theory_min, program.no_reuse
+    plan.optimal = program.total_size <= program.theory_min
+    return plan
 
 
 def _from_ge(path: Path) -> PlanSource:

@@ -48,13 +48,15 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         return
     with progress() as stage:
         found, gears = _schedules(source, compile_options, options, stage)
-        gears, traffic = _streamed(gears, options["stream_weights"])
+        least_bytes = options["stream_weights"]
+        gears, traffic = _streamed(gears, found.stream_weights if least_bytes is None else least_bytes)
         stage("plan")
         made = {key: _planned(schedule, found.capacity, options) for key, schedule in gears.items()}
     key, schedule = next(iter(gears.items()))
     answer = _Answer(source, found, schedule, made[key], compile_options, options)
     answer.traffic = traffic
-    rows = [{"gear": name, **_figures(each)} for name, each in made.items()] if key else []
+    shown = made if key else found.gears
+    rows = [{"gear": name, **_figures(each)} for name, each in shown.items()]
     if as_json:
         print_json(answer.as_json() | ({"gears": rows} if rows else {}))
     else:
@@ -162,7 +164,7 @@ class _Answer:
         from metadef.plan_study import address_windows, unfused_schedule, what_if
         from npusim.report.plan_files import write_plan_files
 
-        self.schedule, self.plan, self.recorded = schedule, made, found.recorded
+        self.schedule, self.plan, self.recorded, self.kind = schedule, made, found.recorded, found.kind
         self.what_if, self.windows, self.files = [], [], []
         self.traffic: WeightTraffic | None = None
         if options["what_if"]:
@@ -204,7 +206,7 @@ class _Answer:
             print_gears(gears, console)
         print_plan(self.schedule, self.plan, console)
         if self.recorded is not None and self.recorded.total_size:
-            print_recorded(self.plan, self.recorded, console)
+            print_recorded(self.plan, self.recorded, console, made_here=self.kind == "om")
         if self.traffic is not None:
             print_traffic(self.traffic, console)
         if self.what_if:

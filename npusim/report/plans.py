@@ -14,7 +14,7 @@ SHOWN_HOLDERS = 6
 
 
 def recorded_json(plan: MemoryPlan) -> dict[str, Any]:
-    """The figures of the plan that GE recorded in a dump (bytes)."""
+    """The figures of the plan that GE recorded in a dump, or we in an offline model (bytes)."""
     return {
         "total_size": plan.total_size,
         "no_reuse": plan.no_reuse,
@@ -24,13 +24,14 @@ def recorded_json(plan: MemoryPlan) -> dict[str, Any]:
     }
 
 
-def print_recorded(ours: MemoryPlan, recorded: MemoryPlan, console: Any) -> None:
-    """One line: GE's plan beside ours."""
+def print_recorded(ours: MemoryPlan, recorded: MemoryPlan, console: Any, *, made_here: bool = False) -> None:
+    """One line: the plan in a file, GE's or of a model that was ``made_here``, beside the one made now."""
+    whose, now = ("The plan", "the one above") if made_here else ("GE's own plan", "ours")
     ratio = recorded.total_size / ours.total_size if ours.total_size else 1.0
     console.print(
-        f"GE's own plan in this file: {recorded.total_size:,} bytes, {ratio:.3f} times ours; "
+        f"{whose} in this file: {recorded.total_size:,} bytes, {ratio:.3f} times {now}; "
         f"{show_share(recorded.no_reuse - recorded.total_size, recorded.no_reuse)} saved "
-        f"(ours {show_share(ours.no_reuse - ours.total_size, ours.no_reuse)})",
+        f"({now} {show_share(ours.no_reuse - ours.total_size, ours.no_reuse)})",
         highlight=False,
     )
 

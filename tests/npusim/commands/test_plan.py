@@ -11,7 +11,10 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+from metadef.compiler import CompileOptions, compile_model
 from metadef.error import ModelError, UsageError
+from metadef.gears import GearSpec
+from metadef.model import save_om
 from npusim.commands.plan import plan
 from tests.metadef.models import detector
 
@@ -73,3 +76,39 @@ def test_operators_kept_apart_and_damaged_files(model: Path, tmp_path: Path) -> 
     broken.write_text("graph { name: ")
     with pytest.raises(ModelError, match="damaged"):
         call(broken)
+
+
+def test_an_offline_model_is_planned_as_it_was_compiled(model: Path, tmp_path: Path) -> None:
+    bound = {"dims": {"h": 16, "w": 16, "n": 1}}
+    ways = {
+        "apart": CompileOptions(**bound, no_reuse=("Conv2D",)),
+        "streamed": CompileOptions(**bound, stream_weights=64),
+        "winograd": CompileOptions(**bound, conv="winograd"),
+        "reordered": CompileOptions(**bound, reorder=True),
+    }
+    for name, options in ways.items():
+        made = compile_model(model, options)
+        save_om(made.model, tmp_path / f"{name}.om")
+        found = json.loads(call(tmp_path / f"{name}.om", "--json"))
+        assert (found["total_size"], found["no_reuse"]) == (made.plan.total_size, made.plan.no_reuse), name
+        assert found["recorded"]["total_size"] == made.plan.total_size
+        assert found["weights_bytes"] == found["recorded"]["weights_bytes"] == made.plan.weights_bytes
+        assert ("weight_traffic" in found) == (name == "streamed")
+
+
+def test_an_offline_model_shows_all_its_gears(model: Path, tmp_path: Path) -> None:
+    options = CompileOptions(dims={"n": 1}, gears=GearSpec("size", ((16, 16), (32, 32))))
+    made = compile_model(model, options)
+    path = save_om(made.model, tmp_path / "gears.om")
+    found = json.loads(call(path, "--json"))
+    fresh = json.loads(call(model, "--dim", "n=1", "--dynamic-image-size", "16,16;32,32", "--json"))
+    assert [row["gear"] for row in found["gears"]] == ["32,32", "16,16"]
+    assert found["gears"] == fresh["gears"] and found["total_size"] == fresh["total_size"]
+    text = call(path)
+    assert "2 gears over one arena" in text and "The plan in this file:" in text and "GE's" not in text
+
+
+def test_the_text_names_consumers_and_reasons(model: Path) -> None:
+    text = call(model, "--dim", "h=16", "--dim", "w=16", "--no-reuse-op", "Conv2D")
+    assert "top consumers" in text and "source nodes" in text and "asked for: " in text.replace("\n", " ")
+    assert "fragmentation 0.0 %" in text.replace("\n", " ") and "live slots: " in text
