@@ -78,10 +78,16 @@ def make_bodies(schedule: Schedule, live: LiveTable) -> BodySet:
     plain[[of[t] for t in border.inputs | border.outputs if t in of]] = False
     made: dict[int, Body] = {}
     fixed = _Fixed(schedule, live)
+    related = {*live.views_of, *fixed.bytes, *fixed.unaligned}
     for i in np.flatnonzero(~plain).tolist():
-        made[i] = _body_of(border, live, ids[i], fixed)
-        slots[ids[i]] = made[i].rects[0].size
-        of.update(dict.fromkeys(live.views_of.get(ids[i], ()), i))
+        tensor = live.tensors[ids[i]]
+        if tensor.id in related or border.holds(tensor):
+            made[i] = _body_of(border, live, tensor.id, fixed)
+            slots[tensor.id] = made[i].rects[0].size
+            of.update(dict.fromkeys(live.views_of.get(tensor.id, ()), i))
+        else:
+            rects, grid = span_rects(live.base_spans[tensor.id], slots[tensor.id]), tensor_grid(tensor)
+            made[i] = Body({tensor.id: 0}, rects, *grid, tensor.pinned, tensor.pool, ARENA, tensor.no_reuse)
     for group, layout in zip(schedule.groups, fixed.layouts):
         anchor = group.parent if group.parent >= 0 else group.members[0]
         for member, (start, _) in zip(group.members, layout):

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metadef.memory.bodies import rects_meet
 from metadef.memory.body_table import Body, BodyTable, Rect
 from metadef.memory.columns import FREE
-from metadef.memory.live import StepOrder, branch_sides
+from metadef.memory.live import StepOrder, branch_sides, exclusive
 from metadef.memory.pairs import LegalPair
 
 if TYPE_CHECKING:
@@ -109,18 +108,39 @@ class Problem:
         rects = [(rect.first, i, rect) for i, body in enumerate(self.bodies) for rect in body.rects if rect.size]
         rects.sort(key=lambda entry: (entry[0], entry[1]))
         near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
+
+        def note(i: int, rect: Rect, j: int, other: Rect) -> None:
+            low, high = other.rel - rect.rel - rect.size, other.rel + other.size - rect.rel
+            near[i].append((j, low, high))
+            near[j].append((i, -high, -low))
+
+        if not self.order.linear:
+            for one, two in _unordered([rect for _, _, rect in rects]):
+                (_, i, rect), (_, j, other) = rects[one], rects[two]
+                if j != i and not exclusive(rect.labels, other.labels):
+                    note(i, rect, j, other)
+            return near
         alive: list[tuple[int, int, int, Rect]] = []
         for serial, (first, i, rect) in enumerate(rects):
-            if self.order.linear:
-                while alive and alive[0][0] < first:
-                    del alive[0]
+            while alive and alive[0][0] < first:
+                del alive[0]
             for _, _, j, other in alive:
-                if j != i and rects_meet(rect, other, self.order):
-                    low, high = other.rel - rect.rel - rect.size, other.rel + other.size - rect.rel
-                    near[i].append((j, low, high))
-                    near[j].append((i, -high, -low))
+                if j != i and not exclusive(rect.labels, other.labels):
+                    note(i, rect, j, other)
             insort(alive, (rect.last, serial, i, rect))
         return near
+
+
+def _unordered(rects: Sequence[Rect]) -> list[list[int]]:
+    """Pairs of rectangles on several streams neither of which surely ends before the other; the later one first."""
+    if not rects:
+        return []
+    latest, known = (np.array([rect.reach[k] for rect in rects], np.int64) for k in (0, 1))
+    before = np.ones((len(rects), len(rects)), np.bool_)
+    for stream in range(latest.shape[1]):
+        before &= latest[:, None, stream] <= known[None, :, stream]
+    pairs: list[list[int]] = np.argwhere(np.tril(~(before | before.T), -1)).tolist()
+    return pairs
 
 
 def worlds(bodies: Sequence[Body]) -> list[dict[str, str]]:
