@@ -146,14 +146,15 @@ class TensorReader:
         path = self.external_path(tensor)
         dtype = self._dtype(tensor)
         count = prod(tensor.dims)
-        offset, room = int(where.get("offset", 0)), path.stat().st_size
-        wanted = int(where.get("length", count * dtype.itemsize))
-        if wanted != count * dtype.itemsize or offset + wanted > room:
+        stated = where.get("offset", "0"), where.get("length", str(count * dtype.itemsize))
+        offset, wanted = (int(text) if text.isascii() and text.isdigit() else -1 for text in stated)
+        room = path.stat().st_size
+        if min(offset, wanted) < 0 or wanted != count * dtype.itemsize or offset + wanted > room:
             raise ModelError(
                 f"external data of '{tensor.name}' does not fit",
                 code="E10041",
                 expected=f"{count * dtype.itemsize} bytes for shape {list(tensor.dims)}",
-                got=f"offset {offset}, length {wanted} in a file of {room} bytes",
+                got=f"offset {stated[0]}, length {stated[1]} in a file of {room} bytes",
             )
         if count == 0:
             return np.empty(tuple(tensor.dims), dtype)

@@ -309,6 +309,9 @@ def test_external_data_is_mapped(tmp_path: Path) -> None:
         ({"location": "gone.bin"}, "missing"),
         ({"location": "../w.bin"}, "outside the model's folder"),
         ({"location": "w.bin", "offset": 8}, "does not fit"),
+        ({"location": "w.bin", "offset": -4}, "does not fit"),
+        ({"location": "w.bin", "length": "a dozen"}, "does not fit"),
+        ({"location": "."}, "missing"),
     ],
 )
 def test_broken_external_data(tmp_path: Path, where: dict[str, Any], message: str) -> None:
