@@ -23,15 +23,26 @@ _FORMATS = {"winograd_f2": Format.FRACTAL_Z_WINO_F2, "winograd_f4": Format.FRACT
 
 def is_eligible(kernel: Kernel, target: Target, constant: bool) -> bool:
     """Whether a kernel without a tile can be computed by Winograd's algorithm; ``constant`` speaks of its filter."""
-    if kernel.op_type != "Conv2D" or not constant or kernel.inputs[0] is None:
-        return False
+    return not obstacle(kernel, target, constant)
+
+
+def obstacle(kernel: Kernel, target: Target, constant: bool) -> str:
+    """Why a kernel cannot be computed by Winograd's algorithm; "" if it can."""
+    if kernel.op_type != "Conv2D" or kernel.inputs[0] is None:
+        return "no convolution"
+    if not constant:
+        return "a filter computed at run time"
     x, result = kernel.inputs[0], kernel.outputs[0]
-    blocked = x.format is result.format is Format.NC1HWC0 and x.dtype is result.dtype
-    if not blocked or x.dtype not in (DType.FLOAT16, DType.FLOAT) or x.dtype not in target.cube_dtypes:
-        return False
+    if not (x.format is result.format is Format.NC1HWC0 and x.dtype is result.dtype):
+        return f"{x.format.name} to {result.format.name}"
+    if x.dtype not in (DType.FLOAT16, DType.FLOAT) or x.dtype not in target.cube_dtypes:
+        return f"its products in {x.dtype.label}"
     g = ConvGeometry.of(kernel)
-    unit = (g.stride_h, g.stride_w, g.dilation_h, g.dilation_w, g.groups) == (1, 1, 1, 1, 1)
-    return unit and g.kh == g.kw == TAPS and min(g.n, g.oh, g.ow, g.c) > 0
+    if (g.stride_h, g.stride_w, g.dilation_h, g.dilation_w, g.groups) != (1, 1, 1, 1, 1):
+        return "strides, dilations or groups"
+    if not g.kh == g.kw == TAPS:
+        return f"a window of {g.kh} x {g.kw}"
+    return "" if min(g.n, g.oh, g.ow, g.c) > 0 else "nothing to compute"
 
 
 def with_algorithm(kernel: Kernel, target: Target, algorithm: str) -> Kernel:

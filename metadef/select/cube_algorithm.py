@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from metadef.cost.run import MemoryState, kernel_cost
-from metadef.cost.winograd_phases import ALGORITHMS, is_eligible
+from metadef.cost.winograd_phases import ALGORITHMS, obstacle
 from metadef.kernel import Kernel
 from metadef.schedule import Workspace
 from metadef.select.cube import choose_cube_kernel
@@ -24,8 +24,13 @@ def choose_by_algorithm(kernel: Kernel, target: Target, conv: str, *, constant: 
     Raises:
         TargetError: the cube cannot multiply the element type, or no tile fits.
     """
-    if conv == "direct" or not is_eligible(kernel, target, constant):
+    if conv == "direct":
         return _direct(kernel, target, cold_b)
+    if why := obstacle(kernel, target, constant):
+        chosen, workspaces = _direct(kernel, target, cold_b)
+        if kernel.op_type == "Conv2D":
+            chosen = replace(chosen, reason=f"{chosen.reason}; Winograd does not serve {why}")
+        return chosen, workspaces
     options: list[Chosen] = []
     for name in [conv] if conv in ALGORITHMS else list(ALGORITHMS):
         try:

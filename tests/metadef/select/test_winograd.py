@@ -58,6 +58,14 @@ def test_what_is_eligible():
     assert not is_eligible(conv_kernel(64, 28, 64, DType.FLOAT), load_target("Ascend310P3"), True)
 
 
+def test_why_not_is_told():
+    brain = conv_kernel(64, 28, 64, DType.BF16)
+    (chosen, _) = choose_by_algorithm(brain, B3, "winograd", constant=True, cold_b=False)
+    assert chosen.algorithm == "direct" and chosen.reason.endswith("Winograd does not serve its products in bfloat16")
+    (chosen, _) = choose_by_algorithm(brain, B3, "direct", constant=True, cold_b=False)
+    assert "Winograd" not in chosen.reason
+
+
 @pytest.mark.parametrize("soc", SOCS)
 @pytest.mark.parametrize(("conv", "planes", "m"), [("winograd_f2", 16, 2), ("winograd_f4", 36, 4)])
 def test_task_plan_and_weights(soc, conv, planes, m):
