@@ -21,6 +21,7 @@ RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
 _UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
+_AHEAD = 2048  # bytes: the CPU's own prefetching stops at the end of a 4 KiB page
 _SLOW = {"exp", "log", "pow", "tanh", "erf", "gelu", "sigmoid", "silu", "div", "sqrt", "rsqrt", "mish", "softplus"}
 
 
@@ -258,11 +259,35 @@ def _emit_blocks(
     scalars: dict[str, Val],
 ) -> None:
     """Whole blocks of 16 lanes straight from memory, `steps` bytes apart."""
+    if operands[-1].dtype not in HALVES:
+        _emit_run(k, None, blocks, steps, operands, text, scalars)
+        return
+    # Saturation is rarely on; without it the blocks do none of its work.
+    with k.either(flag.eq(0)) as (free, bound):
+        with free:
+            _emit_run(k, None, blocks, steps, operands, text, scalars)
+        with bound:
+            _emit_run(k, flag, blocks, steps, operands, text, scalars)
+
+
+def _emit_run(
+    k: Kernel,
+    flag: Val | None,
+    blocks: Val,
+    steps: list[Val],
+    operands: list[_Operand],
+    text: str,
+    scalars: dict[str, Val],
+) -> None:
+    """The blocks with or without (None) saturation, several in flight."""
     sources, out = operands[:-1], operands[-1]
     starts = [k.select(o.held, o.spare, o.base) for o in sources]
-    together = blocks & -_UNROLL
-    for begin, end, count in ((k.const(0), together, _UNROLL), (together, blocks, 1)):
+    together = blocks & -_UNROLL if flag is None else k.const(0)
+    loops = [(k.const(0), together, _UNROLL)] if flag is None else []
+    for begin, end, count in (*loops, (together, blocks, 1)):
         with k.loop(end, start=begin, step=count) as i:
+            if count > 1:
+                _prefetch_group(k, i, [*starts, out.base], steps, operands)
             results = []
             for block in range(count):
                 names = dict(scalars)
@@ -271,6 +296,13 @@ def _emit_blocks(
                 results.append(_evaluate(k, flag, out.dtype, text, names))
             for block, value in enumerate(results):
                 expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype)
+
+
+def _prefetch_group(k: Kernel, first: Val, bases: list[Val], steps: list[Val], operands: list[_Operand]) -> None:
+    """Ask for the cache lines `_AHEAD` bytes after a group of blocks, those of the result too."""
+    for base, step, o in zip(bases, steps, operands, strict=True):
+        for line in range(0, _UNROLL * LANES * SIZE[o.dtype], 64):
+            k.prefetch(base + first * step + (line + _AHEAD))
 
 
 def _emit_rest(
@@ -291,10 +323,12 @@ def _emit_rest(
         k.call(f"lanes{size}", out.spare, size, out.base + i * step, step, left)
 
 
-def _evaluate(k: Kernel, flag: Val, dtype: str, text: str, names: dict[str, Val]) -> Val:
+def _evaluate(k: Kernel, flag: Val | None, dtype: str, text: str, names: dict[str, Val]) -> Val:
     """The expression over one block of 16 lanes, ready to be stored."""
     value = expressions.evaluate(k, text, names)
-    return saturated(k, expressions.to_float(k, value), flag, dtype) if dtype in HALVES else value
+    if flag is None or dtype not in HALVES:
+        return value
+    return saturated(k, expressions.to_float(k, value), flag, dtype)
 
 
 def emit_lane_copy(k: Kernel, size: int) -> None:

@@ -258,7 +258,7 @@ def _ramp(k: Kernel, x: Val, slope: float, shift: float) -> Val:
 
 
 def _softplus(k: Kernel, x: Val) -> Val:
-    tail = _log1p(k, vmath.exp(k, -vmath.absolute(k, x)))
+    tail = _log1p(k, vmath.exp(k, -vmath.absolute(k, x), positive=False))
     return tail + k.select(x < 0.0, 0.0, x)
 
 

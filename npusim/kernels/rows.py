@@ -1,7 +1,7 @@
 """Operators over whole rows: softmax, log-softmax, layer norm, RMS norm.
 
 A row is read once into fp32 scratch (from any stride, or from the split columns of FRACTAL_NZ), worked on there, and
-written with one rounding; dense rows of whole blocks are read and written where they lie. Sums run over 16 fixed lanes
+written with one rounding; dense rows are read and written where they lie. Sums run over 16 fixed lanes
 which are then added in pairs, so a result depends on the row alone. `softmax` and `layer_norm` describe a task as a
 Call.
 Kernel names: `softmax:<in>:<out>:<plain|log>`, `layernorm:<in>:<out>:<parameter dtype>:<layer|rms>`.
@@ -23,6 +23,7 @@ from npusim.kernels.ir import F32, I8, I32, I64, LANES, RAW, SIZE, Kernel, Val, 
 
 OUTER = 4
 _UNROLL = 4
+_LINE = 64  # bytes of a cache line
 _DIMS, _SOURCE, _TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
 _SOURCE_STEP, _TARGET_STEP = _SOURCE + 2 + OUTER, _TARGET + 2 + OUTER
 _SEGMENTS, _SEGMENT, _COUNT, _ROWS, _CHUNK, _SATURATE, _PAD = range(7 + 3 * OUTER, 14 + 3 * OUTER)
@@ -148,7 +149,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         hi = k.minimum(lo + k.field(desc, _CHUNK), k.field(desc, _ROWS))
         one = k.field(desc, _SEGMENTS).eq(1)
         dense = k.field(desc, _SOURCE_STEP).eq(SIZE[source]) & k.field(desc, _TARGET_STEP).eq(SIZE[target])
-        straight = one & dense & (count & (LANES - 1)).eq(0)
+        straight = one & dense
         begin = k.var(lo)
         if family == "softmax":
             with k.when(one & (count <= LANES)):
@@ -170,44 +171,80 @@ class _Work:
     def __init__(self, k: Kernel, desc: Val, row: Val) -> None:
         self.k, self.desc, self.row = k, desc, row
         self.count = k.field(desc, _COUNT)
+        self.blocks = self.count & -LANES  # elements in whole blocks
 
     def load(self, index: Val) -> Val:
         return self.k.load(self.row + index * 4, vec(F32))
 
-    def put(self, index: Val, value: Val) -> None:
-        self.k.store(value, self.row + index * 4)
+    def load_rest(self) -> Val:
+        """The block after the whole ones, whose last lanes are of no meaning."""
+        return self.load(self.blocks)
 
-    def put_all(self, value: Callable[[Val], Val]) -> None:
-        """Results of the whole row; `value(index)` makes 16."""
+    def kept(self, index: Val) -> Val:
+        """Where a pass leaves 16 fp32 values for the next one."""
+        return self.row + index * 4
+
+    def ahead(self, index: Val) -> None:
+        """Ask for memory that is needed after this pass, around the group of blocks at `index`."""
+
+    def put_all(self, value: Callable[[Val, Val], Val]) -> None:
+        """Results of the whole row; `value(index, x)` makes 16 of them."""
         with self.k.loop(self.count, step=LANES) as i:
-            self.put(i, value(i))
+            self.k.store(value(i, self.load(i)), self.row + i * 4)
 
 
 class _Straight(_Work):
-    """A dense row of whole blocks, read and written where it lies; scratch holds what is made in between."""
+    """A dense row, read and written where it lies; scratch holds what is made in between."""
 
     def __init__(self, k: Kernel, desc: Val, row: Val, source: Val, target: Val, come: str, go: str) -> None:
         super().__init__(k, desc, row)
         self.source, self.target, self.come, self.go = source, target, come, go
+        self.rest = self.count & (LANES - 1)
+        self.spare = k.alloca(LANES * 4)
+        self._move(come, source + self.blocks * SIZE[come], self.spare)
+
+    def _move(self, dtype: str, source: Val, target: Val) -> None:
+        """The elements after the whole blocks, one by one."""
+        k, size, kind = self.k, SIZE[dtype], RAW[SIZE[dtype]]
+        with k.loop(self.rest) as lane:
+            k.store(k.load(source + lane * size, kind), target + lane * size)
 
     def load(self, index: Val) -> Val:
         return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
 
-    def put(self, index: Val, value: Val) -> None:
-        self.k.store_f32(value, self.target + index * SIZE[self.go], self.go)
+    def load_rest(self) -> Val:
+        return self.k.load_f32(self.spare, self.come)
 
-    def put_all(self, value: Callable[[Val], Val]) -> None:
-        k, count, flag = self.k, self.count, self.k.field(self.desc, _SATURATE)
-        together = count & -(LANES * _UNROLL)
+    def kept(self, index: Val) -> Val:
+        """In the target itself where that is fp32, but for the lanes after the whole blocks."""
+        whole = self.go == "f32" and index is not self.blocks
+        return (self.target if whole else self.row) + index * 4
+
+    def ahead(self, index: Val) -> None:
+        """The next row of the source, and where this one's results go."""
+        k, last = self.k, OUTER - 1
+        following = self.source + k.field(self.desc, _SOURCE + 1 + last)
+        for base, dtype in ((following, self.come), (self.target, self.go)):
+            for line in range(0, LANES * _UNROLL * SIZE[dtype], _LINE):
+                k.prefetch(base + index * SIZE[dtype] + line)
+
+    def put_all(self, value: Callable[[Val, Val], Val]) -> None:
+        k, flag = self.k, self.k.field(self.desc, _SATURATE)
+        together = self.blocks & -(LANES * _UNROLL)
         with k.either(flag.eq(0)) as (free, bound):
             with free:
-                for begin, end, blocks in ((k.const(0), together, _UNROLL), (together, count, 1)):
+                for begin, end, blocks in ((k.const(0), together, _UNROLL), (together, self.blocks, 1)):
                     with k.loop(end, start=begin, step=LANES * blocks) as i:
                         places = [i + block * LANES for block in range(blocks)]
-                        for place, result in zip(places, [value(place) for place in places], strict=True):
-                            self.put(place, result)
-            with bound, k.loop(count, step=LANES) as i:
-                self.put(i, saturated(k, value(i), flag, self.go))
+                        for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
+                            k.store_f32(result, self.target + place * SIZE[self.go], self.go)
+            with bound, k.loop(self.blocks, step=LANES) as i:
+                result = saturated(k, value(i, self.load(i)), flag, self.go)
+                k.store_f32(result, self.target + i * SIZE[self.go], self.go)
+        with k.when(self.rest > 0):
+            result = saturated(k, value(self.blocks, self.load_rest()), flag, self.go)
+            k.store_f32(result, self.spare, self.go)
+            self._move(self.go, self.spare, self.target + self.blocks * SIZE[self.go])
 
 
 def _outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
@@ -262,23 +299,28 @@ def _emit_write(k: Kernel, dtype: str) -> None:
                 k.store(k.const(0, kind), to + i * element)
 
 
-def _reduce_row(work: _Work, start: float, step: object, combine: object) -> Val:
+def _reduce_row(work: _Work, start: float, step: object, combine: object, ahead: bool = False) -> Val:
     """Fold a row over 16 lanes, then the lanes in pairs; `step(acc, x, index)` and `combine(a, b)` act on vectors.
 
     Whole groups of blocks go to accumulators of their own, so that one block need not wait for the one before it.
-    Elements beyond the row in the last block are replaced by `start`.
+    Elements beyond the row in the last block are left out. `ahead`: this pass computes enough for memory to
+    be fetched beside it.
     """
     k, count = work.k, work.count
     totals = [k.var(start, vec(F32)) for _ in range(_UNROLL)]
     whole = count & -(LANES * _UNROLL)
     with k.loop(whole, step=LANES * _UNROLL) as i:
+        if ahead:
+            work.ahead(i)
         for number, total in enumerate(totals):
             at = i + number * LANES
             total.set(step(total.get(), work.load(at), at))  # type: ignore[operator]
-    with k.loop(count, start=whole, step=LANES) as i:
-        live = k.lane_index() < k.splat(k.convert(count - i, "trunc", I32))
+    with k.loop(work.blocks, start=whole, step=LANES) as i:
+        totals[0].set(step(totals[0].get(), work.load(i), i))  # type: ignore[operator]
+    with k.when(work.blocks < count):
+        live = k.lane_index() < k.splat(k.convert(count - work.blocks, "trunc", I32))
         first = totals[0].get()
-        totals[0].set(k.select(live, step(first, work.load(i), i), first))  # type: ignore[operator]
+        totals[0].set(k.select(live, step(first, work.load_rest(), work.blocks), first))  # type: ignore[operator]
     parts = [total.get() for total in totals]
     while len(parts) > 1:
         parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]  # type: ignore[operator]
@@ -294,7 +336,8 @@ def fold_lanes(k: Kernel, x: Val, combine: object) -> Val:
 
 
 def _maximum(k: Kernel) -> object:
-    return lambda a, b, *_: k.select((b > a) | b.isnan(), b, a)
+    """The larger of a and b; a NaN in b is left out (the sum of exponentials brings it back)."""
+    return lambda a, b, *_: k.select(b > a, b, a)
 
 
 def _emit_softmax(work: _Work, kind: str) -> None:
@@ -302,18 +345,18 @@ def _emit_softmax(work: _Work, kind: str) -> None:
     top = _reduce_row(work, float("-inf"), _maximum(k), _maximum(k))
 
     def accumulate(acc: Val, x: Val, index: Val) -> Val:
-        e = vmath.exp(k, x - top)
+        e = vmath.exp(k, x - top, positive=False)
         if kind == "plain":
-            k.store(e, work.row + index * 4)
+            k.store(e, work.kept(index))
         return acc + e
 
-    total = _reduce_row(work, 0.0, accumulate, lambda a, b: a + b)
+    total = _reduce_row(work, 0.0, accumulate, lambda a, b: a + b, ahead=True)
     if kind == "log":
         shift = vmath.log(k, total)
-        work.put_all(lambda i: (work.load(i) - top) - shift)
+        work.put_all(lambda _i, x: (x - top) - shift)
         return
     scale = 1.0 / total
-    work.put_all(lambda i: k.load(work.row + i * 4, vec(F32)) * scale)
+    work.put_all(lambda i, _x: k.load(work.kept(i), vec(F32)) * scale)
 
 
 def _emit_norm(work: _Work, dtype: str, kind: str) -> None:
@@ -327,29 +370,32 @@ def _emit_norm(work: _Work, dtype: str, kind: str) -> None:
         d = x - mean
         return k.fma(d, d, acc)
 
-    variance = _reduce_row(work, 0.0, square, lambda a, b: a + b) / length
+    variance = _reduce_row(work, 0.0, square, lambda a, b: a + b, ahead=True) / length
     scale = 1.0 / vmath.sqrt(k, variance + k.splat(k.float_field(desc, _EPSILON)))
     gamma, beta = k.field(desc, _GAMMA), k.field(desc, _BETA)
     size, spare = SIZE[dtype], k.alloca(LANES * 4)
 
-    def scaled(i: Val) -> Val:
-        return (work.load(i) - mean) * scale
-
-    def general(i: Val) -> Val:
-        left, y = k.minimum(work.count - i, LANES), k.var(scaled(i))
-        for source, apply in ((gamma, lambda a, b: a * b), (beta, lambda a, b: a + b)):
+    def general(i: Val, x: Val) -> Val:
+        left = k.minimum(work.count - i, LANES)
+        factors = []
+        for source, neutral in ((gamma, 1.0), (beta, -0.0)):
+            factor = k.var(neutral, vec(F32))
             with k.when(source.ne(0)):
                 at = k.var(source + i * size)
                 with k.when(left < LANES):
                     with k.loop(left * size) as byte:
                         k.store(k.load(source + i * size + byte, I8), spare + byte)
                     at.set(spare)
-                y.set(apply(y.get(), k.load_f32(at.get(), dtype)))
-        return y.get()
+                factor.set(k.load_f32(at.get(), dtype))
+            factors.append(factor.get())
+        return k.fma((x - mean) * scale, *factors)
 
-    with k.either(gamma.ne(0) & beta.ne(0) & (work.count & (LANES - 1)).eq(0)) as (usual, other):
-        with usual:
-            work.put_all(lambda i: scaled(i) * k.load_f32(gamma + i * size, dtype) + k.load_f32(beta + i * size, dtype))
+    def usual(i: Val, x: Val) -> Val:
+        return k.fma((x - mean) * scale, k.load_f32(gamma + i * size, dtype), k.load_f32(beta + i * size, dtype))
+
+    with k.either(gamma.ne(0) & beta.ne(0) & (work.count & (LANES - 1)).eq(0)) as (both, other):
+        with both:
+            work.put_all(usual)
         with other:
             work.put_all(general)
 
@@ -375,7 +421,7 @@ def _emit_narrow(k: Kernel, source: str, target: str, kind: str) -> None:
             with k.loop(count, start=1) as j:
                 top.set(_maximum(k)(top.get(), k.load(row + j * 64, vec(F32))))  # type: ignore[operator]
             with k.loop(count) as j:
-                k.store(vmath.exp(k, k.load(row + j * 64, vec(F32)) - top.get()), sums + j * 64)
+                k.store(vmath.exp(k, k.load(row + j * 64, vec(F32)) - top.get(), positive=False), sums + j * 64)
             parts = [k.load(sums + place * 64, vec(F32)) for place in range(LANES)]
             while len(parts) > 1:
                 parts = [a + b for a, b in zip(parts[: len(parts) // 2], parts[len(parts) // 2 :], strict=True)]
