@@ -9,19 +9,23 @@ Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.kernels import expressions
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val
+from npusim.kernels.ir import FLOATS, HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val
 
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
 _UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
 _AHEAD = 2048  # bytes: the CPU's own prefetching stops at the end of a 4 KiB page
+_NAME = re.compile(r"[a-z_0-9]+(?=\()")
+_LONG = {"tanh", "erf", "gelu"}  # a chain of dependent operations too long for several blocks to overlap by themselves
+_BESIDE_LONG = {"add", "sub", "mul", "relu"}  # functions of floats alone, whose code fits vectors of any length
 _SLOW = {"exp", "log", "pow", "tanh", "erf", "gelu", "sigmoid", "silu", "div", "sqrt", "rsqrt", "mish", "softplus"}
 
 
@@ -281,6 +285,7 @@ def _emit_run(
 ) -> None:
     """The blocks with or without (None) saturation, several in flight."""
     sources, out = operands[:-1], operands[-1]
+    woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
     starts = [k.select(o.held, o.spare, o.base) for o in sources]
     together = blocks & -_UNROLL if flag is None else k.const(0)
     loops = [(k.const(0), together, _UNROLL)] if flag is None else []
@@ -288,14 +293,38 @@ def _emit_run(
         with k.loop(end, start=begin, step=count) as i:
             if count > 1:
                 _prefetch_group(k, i, [*starts, out.base], steps, operands)
-            results = []
+            taken = []
             for block in range(count):
                 names = dict(scalars)
                 for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
                     names[f"x{number}"] = expressions.load(k, start + (i + block) * steps[number], o.dtype)
-                results.append(_evaluate(k, flag, out.dtype, text, names))
+                taken.append(names)
+            if woven and count > 1:
+                results = _evaluate_woven(k, text, taken)
+            else:
+                results = [_evaluate(k, flag, out.dtype, text, names) for names in taken]
             for block, value in enumerate(results):
                 expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype)
+
+
+def _is_long(text: str) -> bool:
+    names = set(_NAME.findall(text))
+    return bool(names & _LONG) and names <= _LONG | _BESIDE_LONG
+
+
+def _evaluate_woven(k: Kernel, text: str, taken: list[dict[str, Val]]) -> list[Val]:
+    """Blocks as one long vector, whose operations therefore alternate.
+
+    Chains of dependent operations one after the other would fill the CPU's scheduler with operations that wait.
+    """
+    level = taken
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=True)
+        level = [{name: k.join(a[name], b[name]) for name in a} for a, b in pairs]
+    results = [expressions.evaluate(k, text, level[0])]
+    while len(results) < len(taken):
+        results = [half for result in results for half in k.halves(result)]
+    return results
 
 
 def _prefetch_group(k: Kernel, first: Val, bases: list[Val], steps: list[Val], operands: list[_Operand]) -> None:

@@ -133,14 +133,21 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
     n = shifted - _ROUNDER
     p = polynomial(k, _reduced(k, x, n), _EXP)
     # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
-    if k.cpu.wide and x.type.count == 16:
-        live = (~vanishes).bits(I16)
-        nothing, rounding = k.const(0.0, x.type), k.const(4, I32)
-        return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", x.type, [p, n, nothing, live, rounding])
+    if k.cpu.wide and x.type.count % 16 == 0:
+        return _scaled(k, p, n, ~vanishes)
     whole = _ints(shifted) - _ints(_like(k, x, _ROUNDER))
     first = ((whole + 1024) >> 1) - 512
     last = k.select(vanishes, 0.0, ((whole - first + 127) << 23).bits(x.type))
     return p * ((first + 127) << 23).bits(x.type) * last
+
+
+def _scaled(k: Kernel, p: Val, n: Val, live: Val) -> Val:
+    """2**n * p where `live`, else 0, by AVX-512's own instruction."""
+    if p.type.count > 16:
+        parts = zip(k.halves(p), k.halves(n), k.halves(live), strict=True)
+        return k.join(*(_scaled(k, *part) for part in parts))
+    nothing, rounding = k.const(0.0, p.type), k.const(4, I32)
+    return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", p.type, [p, n, nothing, live.bits(I16), rounding])
 
 
 def _reduced(k: Kernel, x: Val, n: Val) -> Val:
