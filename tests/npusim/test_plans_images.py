@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from metadef.dtype import DType
-from metadef.format import Format
+from metadef.format import Format, TensorDesc, pack, unpack
 from metadef.kernel import Engine, FusedOp
-from npusim.kernels.conv import Conv2D
+from metadef.ops.cube import turned_filter
+from metadef.ops.geometry import ConvGeometry
+from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.conv_pieces import made_of_pieces
+from tests.npusim.kernels.inputs import run as run_call
 from tests.npusim.mini_program import MiniTask, mini_task
 from tests.npusim.test_plans import HALF, NC1, SINGLE, Draw, blocks, check, draw  # noqa: F401
 
@@ -29,6 +32,26 @@ TRANSPOSED = {
         (15, 9),
         {"strides": (1, 1, 2, 2), "dilations": (1, 1, 2, 2), "groups": 3},
     ),
+    "three apart, one row more": (
+        (1, 20, 5, 4),
+        (20, 33, 4, 5),
+        (17, 12),
+        {"strides": (1, 1, 3, 3), "pads": (0, 0, 1, 1), "output_padding": (0, 0, 1, 0)},
+    ),
+    "filter shorter than the stride": ((2, 16, 4, 3), (16, 16, 1, 2), (13, 8), {"strides": (1, 1, 4, 3)}),
+    "dilation and stride with a common factor": (
+        (1, 18, 5, 6),
+        (18, 8, 3, 2),
+        (25, 19),
+        {"strides": (1, 1, 4, 3), "dilations": (1, 1, 6, 3), "pads": (2, 2, 0, 0)},
+    ),
+    "pads that cut off pixels": (
+        (1, 16, 4, 5),
+        (16, 24, 5, 5),
+        (6, 9),
+        {"strides": (1, 1, 2, 2), "pads": (3, 2, 2, 2), "output_padding": (0, 0, 0, 0)},
+    ),
+    "stride 1": ((1, 16, 5, 5), (16, 16, 3, 3), (7, 7), {"strides": (1, 1, 1, 1)}),
     "to one channel": ((1, 24, 6, 6), (24, 1, 2, 2), (12, 12), {"strides": (1, 1, 2, 2)}),
 }
 GROUPED = {
@@ -48,6 +71,8 @@ def transposed(draw: Draw, dtype: DType, name: str, chain: tuple[FusedOp, ...] =
         draw(dtype, *w_shape, format=Format.FRACTAL_Z, c0=c0, const=True),
         draw(SINGLE, channels, const=True),
     ]
+    if any(item.operand is not None for item in chain):
+        operands.append(draw(dtype, x_shape[0], channels, *size, format=NC1, c0=c0))
     attrs = {"input_size": (x_shape[0], channels, *size), **attrs}
     return mini_task("Conv2DTransposeD", operands, attrs, fused=chain, engine=Engine.AICORE)
 
@@ -57,6 +82,33 @@ def transposed(draw: Draw, dtype: DType, name: str, chain: tuple[FusedOp, ...] =
 def test_transposed_convolution(draw: Draw, name: str, dtype: DType):  # noqa: F811
     _, (c, _, kh, kw), _, attrs = TRANSPOSED[name]
     check(transposed(draw, dtype, name), terms=c // attrs.get("groups", 1) * kh * kw + 1)
+
+
+@TYPES
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_convolution_has_the_bits_of_one_over_zeros(draw: Draw, name: str, dtype: DType):  # noqa: F811
+    task = transposed(draw, dtype, name)
+    x, weight, bias = (unpack(array, desc) for array, desc in zip(task.inputs, task.task.kernel.inputs, strict=True))
+    g = ConvGeometry.of(task.task.kernel)
+    pads = (g.pad_top, g.pad_left, g.pad_bottom, g.pad_right)
+    window = ((g.kh, g.kw), (1, 1), pads, (g.dilation_h, g.dilation_w))
+    shape = Conv2D(g.n, g.c, g.h, g.w, g.oc, *window, groups=g.groups, c0_in=8, c0_out=8)
+    spread = np.zeros((g.n, g.c, g.h, g.w), x.dtype)
+    spread[:, :, :: g.spread_h, :: g.spread_w] = x
+    stored = pack(spread, TensorDesc(spread.shape, dtype, Format.NCHW, NC1, 8))
+    out = np.zeros((shape.n, -(-shape.o // 8), *shape.out_hw, 8), dtype.numpy)
+    packed = pack_conv(shape, turned_filter(weight, g.groups), bias)
+    name_of = {HALF: "f16", SINGLE: "f32"}[dtype]
+    run_call(conv2d(shape, stored.ctypes.data, packed, out.ctypes.data, (name_of, name_of)))
+    wanted = unpack(out, TensorDesc((shape.n, shape.o, *shape.out_hw), dtype, Format.NCHW, NC1, 8))
+    got = unpack(task.run()[0], task.task.kernel.outputs[0])
+    np.testing.assert_array_equal(got, wanted)
+
+
+@TYPES
+def test_transposed_convolution_adds_in_place(draw: Draw, dtype: DType):  # noqa: F811
+    chain = (FusedOp("Add", operand=3), FusedOp("Relu"))
+    check(transposed(draw, dtype, "three apart, one row more", chain), terms=402)
 
 
 def test_transposed_convolution_with_activation(draw: Draw):  # noqa: F811
