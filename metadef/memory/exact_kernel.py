@@ -293,6 +293,17 @@ def _later_parts_fit(frame, items, order, parts, bodies, capacity, state):
     return True
 
 
+@_helper
+def _beginning(last, residue, pins):
+    """How many bodies and sections there are, and the least offset of every body."""
+    sections, least = 0, pins.copy()
+    for i in range(pins.size):
+        sections = max(sections, last[i] + 1)
+        if pins[i] < 0:
+            least[i] = residue[i]
+    return pins.size, sections, least
+
+
 @compiled()
 def solve(bodies, capacity, limit, always, ranking):
     """One run of the search. Gives (offsets, FOUND | NONE | LIMIT, placements tried).
@@ -302,11 +313,7 @@ def solve(bodies, capacity, limit, always, ranking):
     nothing: its parts are the independent pieces of the whole problem.
     """
     sizes, first, last, residue, pins, near = bodies[0], bodies[1], bodies[2], bodies[4], bodies[5], bodies[7]
-    n, sections, least = sizes.size, 0, pins.copy()
-    for i in range(n):
-        sections = max(sections, last[i] + 1)
-        if pins[i] < 0:
-            least[i] = residue[i]
+    n, sections, least = _beginning(last, residue, pins)
     placed, totals = np.zeros(n, np.bool_), np.zeros(sections, np.int64)
     state = (least, placed, totals, least.copy(), totals.copy(), np.empty((3, n), np.int64))
     reach, starts, frames = totals.copy(), np.zeros(sections + 2, np.int64), np.zeros((n + 3, FRAME_COLUMNS), np.int64)
