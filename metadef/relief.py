@@ -1,18 +1,21 @@
-"""What would make a plan fit: spilling, recomputing, a smaller batch, each with the bytes that it saves.
+"""What would make a plan fit: spilling, recomputing, another order, a smaller batch, with the bytes that each saves.
 
-Every idea is tried on the schedule and planned again, so that the figures are those of real plans. Spilling ends a
+Every idea is tried on the schedule and planned again, so that the figures are those of real plans; only where the model
+cannot be compiled again is a smaller batch estimated, and said to be. Spilling ends a
 tensor's life after its last use before the busiest step and begins it anew before the next; recomputing runs its
 producer a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from metadef.error import LabError
 from metadef.memory import MemoryPlan, plan_memory
 from metadef.memory.bodies import tensor_slot
 from metadef.memory.report import memory_timeline
+from metadef.reorder import reorder
 from metadef.schedule import InPlace, Schedule, Step, TensorKind
 
 ROUNDS = 8
@@ -22,7 +25,10 @@ _BUDGET_S = 0.2
 
 @dataclass(frozen=True)
 class Relief:
-    """One idea: tensors that it concerns, the arena it leads to, and bytes moved or steps run again per inference."""
+    """One idea: tensors that it concerns, the arena it leads to, and bytes moved or steps run again per inference.
+
+    ``estimated`` figures are in proportion to the batch, not those of a plan.
+    """
 
     kind: str
     names: tuple[str, ...]
@@ -30,6 +36,7 @@ class Relief:
     saved_bytes: int
     traffic_bytes: int = 0
     extra_steps: int = 0
+    estimated: bool = False
 
     def text(self, capacity: int | None = None) -> str:
         """The idea in words; says whether it suffices for a capacity (bytes)."""
@@ -37,19 +44,24 @@ class Relief:
         cost = f", {self.traffic_bytes} bytes moved" if self.traffic_bytes else ""
         cost += f", {self.extra_steps} steps run again" if self.extra_steps else ""
         fits = "" if capacity is None else ", which fits" if self.total_size <= capacity else ", still too large"
-        saved = f"saves {self.saved_bytes} bytes: {self.total_size}{fits}{cost}"
+        about = "about " if self.estimated else ""
+        saved = f"saves {about}{self.saved_bytes} bytes: {about}{self.total_size}{fits}{cost}"
         if self.kind == "batch":
             return f"a batch of {self.names[0]} {saved}"
+        if self.kind == "reorder":
+            return f"another order of the steps (--reorder) {saved}"
         return f"{self.kind} {shown} {saved}"
 
 
-def relief(schedule: Schedule, capacity: int) -> list[Relief]:
+def relief(schedule: Schedule, capacity: int, at_batch: AtBatch | None = None) -> list[Relief]:
     """Ideas that make the arena smaller, best first; those that save nothing are left out.
 
-    Schedules with several streams, branches or loops get no advice about single tensors.
+    ``at_batch`` makes the schedule of the same model for another batch; without it that idea is estimated. Schedules
+    with several streams, branches or loops get no advice about single tensors.
     """
-    start = plan_memory(schedule, budget_s=0.0)
-    found = list(_batch(schedule, start))
+    start = plan_memory(schedule, budget_s=_BUDGET_S)
+    ideas = (_smaller_batch(schedule, start, capacity, at_batch), _reordered(schedule, start))
+    found = [idea for idea in ideas if idea is not None]
     if schedule.steps and all(_is_plain(step, schedule.steps[0]) for step in schedule.steps) and not schedule.times:
         found += [
             idea
@@ -66,6 +78,7 @@ def _is_plain(step: Step, first: Step) -> bool:
     return not step.branch and not step.loop_depth and step.stream == first.stream
 
 
+AtBatch = Callable[[int], Schedule]
 Change = Callable[[Schedule, int, int], "Schedule | None"]
 
 
@@ -102,13 +115,30 @@ def _load(schedule: Schedule, plan: MemoryPlan) -> tuple[int, int]:
     return plan.theory_min, series.count(max(series, default=0))
 
 
-def _batch(schedule: Schedule, plan: MemoryPlan) -> Iterator[Relief]:
-    """Half the batch takes about half of what depends on it, here all."""
+def _smaller_batch(schedule: Schedule, start: MemoryPlan, capacity: int, at_batch: AtBatch | None) -> Relief | None:
+    """The largest batch found to fit (1 if none does); half of it, in proportion, where nothing can be compiled."""
     shapes = [schedule.tensors[item].desc for item in schedule.inputs]
     sizes = {desc.origin_shape[0] for desc in shapes if desc is not None and desc.origin_shape}
-    if len(sizes) == 1 and (size := sizes.pop()) > 1:
-        half = plan.total_size * (size // 2) // size
-        yield Relief("batch", (str(size // 2),), half, plan.total_size - half)
+    if len(sizes) != 1 or (size := sizes.pop()) <= 1:
+        return None
+    if at_batch is None:
+        half = start.total_size * (size // 2) // size
+        return Relief("batch", (str(size // 2),), half, start.total_size - half, estimated=True)
+    batch, total = size, start.total_size
+    for _ in range(_TRIED):
+        if total <= capacity or batch == 1:
+            break
+        batch = max(min(batch * capacity // total, batch - 1), 1)
+        try:
+            total = plan_memory(at_batch(batch), budget_s=_BUDGET_S).total_size
+        except LabError:
+            return None
+    return Relief("batch", (str(batch),), total, start.total_size - total) if total < start.total_size else None
+
+
+def _reordered(schedule: Schedule, start: MemoryPlan) -> Relief | None:
+    total = plan_memory(reorder(schedule), budget_s=_BUDGET_S).total_size
+    return Relief("reorder", (), total, start.total_size - total) if total < start.total_size else None
 
 
 def _idle_at(schedule: Schedule, peak: int) -> list[int]:

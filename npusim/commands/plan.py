@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,10 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         least_bytes = options["stream_weights"]
         gears, traffic = _streamed(gears, found.stream_weights if least_bytes is None else least_bytes)
         stage("plan")
-        made = {key: _planned(schedule, found.capacity, options) for key, schedule in gears.items()}
+        made = {}
+        for key, schedule in gears.items():
+            at_batch = _at_batch(source, schedule, compile_options, options) if found.kind == "onnx" else None
+            made[key] = _planned(schedule, found.capacity, options, at_batch)
     key, schedule = next(iter(gears.items()))
     answer = _Answer(source, found, schedule, made[key], compile_options, options)
     answer.traffic = traffic
@@ -107,7 +111,27 @@ def _without_reuse(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     return forbid_reuse(schedule, [*names, *no_reuse_from_environment()], strict=names)
 
 
-def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> MemoryPlan:
+def _at_batch(
+    source: str, schedule: Schedule, compile_options: CompileOptions, options: dict[str, Any]
+) -> Callable[[int], Schedule]:
+    """Makes the schedule of the same model with another size on the first axis of all inputs."""
+
+    def make(batch: int) -> Schedule:
+        inputs = [schedule.tensors[item] for item in schedule.inputs]
+        shapes = {
+            item.name: (batch, *item.desc.origin_shape[1:]) for item in inputs if item.desc and item.desc.origin_shape
+        }
+        bound = replace(compile_options, gears=None, dims={}, shapes=shapes)
+        _, made = _schedules(source, bound, options, lambda name: None)
+        (smaller,) = _streamed(made, options["stream_weights"])[0].values()
+        return smaller
+
+    return make
+
+
+def _planned(
+    schedule: Schedule, given: int | None, options: dict[str, Any], at_batch: Callable[[int], Schedule] | None
+) -> MemoryPlan:
     from metadef.capacity import check_plan_memory
     from metadef.memory import check_plan, plan_memory
     from metadef.target import known_targets, load_target
@@ -123,20 +147,22 @@ def _planned(schedule: Schedule, given: int | None, options: dict[str, Any]) -> 
             reuse=not options["no_reuse"],
         )
     except PlanError as error:
-        raise _with_advice(error, schedule, capacity) from error
+        raise _with_advice(error, schedule, capacity, at_batch) from error
     check_plan(schedule, made)
     if schedule.soc in known_targets():
         check_plan_memory(made, load_target(schedule.soc))
     return made
 
 
-def _with_advice(error: PlanError, schedule: Schedule, capacity: int | None) -> PlanError:
-    """The error, and what spilling, recomputing or a smaller batch would save."""
+def _with_advice(
+    error: PlanError, schedule: Schedule, capacity: int | None, at_batch: Callable[[int], Schedule] | None
+) -> PlanError:
+    """The error, and what spilling, recomputing, another order or a smaller batch would save."""
     from metadef.relief import relief, relief_text
 
     if capacity is None or any(tensor.pinned is not None for tensor in schedule.tensors):
         return error
-    text = relief_text(relief(schedule, capacity), capacity)
+    text = relief_text(relief(schedule, capacity, at_batch), capacity)
     return PlanError([*error.problems, Problem("what would make it smaller", hint=text)]) if text else error
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import onnx
 import pytest
 
 from metadef.compiler import CompileOptions, schedule_model
+from metadef.error import UsageError
 from metadef.memory import plan_memory
 from metadef.relief import Relief, relief, relief_text
+from metadef.reorder import reorder
 from metadef.schedule import Schedule, ScheduleTensor, Step, TensorKind
 from tests.metadef.models import detector
 
@@ -40,7 +44,8 @@ def test_spilling_and_recomputing_are_planned_for_real() -> None:
     schedule.steps[4] = Step(4, "out", (4, 1), (5,))
     schedule.tensors[5] = ScheduleTensor(5, "out", 100)
     found = {idea.kind: idea for idea in relief(schedule, 2 * SLOT + 1024)}
-    assert set(found) == {"spill", "recompute"}
+    assert set(found) == {"spill", "recompute", "reorder"}
+    assert found["reorder"].total_size == plan_memory(reorder(schedule)).total_size
     spill, again = found["spill"], found["recompute"]
     assert spill.names == ("early",) and spill.total_size == 2 * SLOT + 512 and spill.traffic_bytes == 200_000
     assert spill.saved_bytes == 3 * SLOT - spill.total_size
@@ -50,16 +55,55 @@ def test_spilling_and_recomputing_are_planned_for_real() -> None:
 def test_a_producer_with_two_results_is_not_run_again() -> None:
     schedule = skip_network(cheap=False)
     schedule.tensors[5] = ScheduleTensor(5, "out", 100)
-    assert [idea.kind for idea in relief(schedule, 2 * SLOT + 1024)] == ["spill"]
+    assert {idea.kind for idea in relief(schedule, 2 * SLOT + 1024)} == {"reorder", "spill"}
 
 
 def test_a_smaller_batch_is_among_the_ideas() -> None:
     schedule = schedule_model(detector(), CompileOptions(dims={"n": 4, "h": 16, "w": 16})).schedule
     total = plan_memory(schedule).total_size
-    idea = next(idea for idea in relief(schedule, total - 1) if idea.kind == "batch")
-    assert idea.names == ("2",) and idea.total_size == total // 2
-    again = schedule_model(detector(), CompileOptions(dims={"n": 2, "h": 16, "w": 16})).schedule
-    assert plan_memory(again).total_size == pytest.approx(total / 2, rel=0.1)
+    guess = next(idea for idea in relief(schedule, total - 1) if idea.kind == "batch")
+    assert guess.names == ("2",) and guess.total_size == total // 2 and guess.estimated
+    assert f"a batch of 2 saves about {total - total // 2} bytes: about {total // 2}, which fits" in guess.text(total)
+
+    def at_batch(batch: int) -> Schedule:
+        return schedule_model(detector(), CompileOptions(dims={"n": batch, "h": 16, "w": 16})).schedule
+
+    def smaller(capacity: int) -> Relief:
+        return next(idea for idea in relief(schedule, capacity, at_batch) if idea.kind == "batch")
+
+    sizes = {batch: plan_memory(at_batch(batch)).total_size for batch in (1, 2, 3)}
+    assert guess.total_size == pytest.approx(sizes[2], rel=0.1)
+    for batch, size in sizes.items():
+        idea = smaller(size)
+        assert (idea.names, idea.total_size, idea.saved_bytes) == ((str(batch),), size, total - size)
+        assert not idea.estimated and "which fits" in idea.text(size)
+    assert smaller(sizes[1] - 1).names == ("1",) and "still too large" in smaller(sizes[1] - 1).text(sizes[1] - 1)
+
+
+def test_a_batch_that_cannot_be_compiled_is_no_idea() -> None:
+    def refuse(batch: int) -> Schedule:
+        raise UsageError("the model has one batch only")
+
+    schedule = schedule_model(detector(), CompileOptions(dims={"n": 4, "h": 16, "w": 16})).schedule
+    assert all(idea.kind != "batch" for idea in relief(schedule, 1, refuse))
+
+
+def test_another_order_is_an_idea_where_it_helps() -> None:
+    schedule = Schedule("fans", "")
+    schedule.tensors = [ScheduleTensor(0, "x", 1_000, TensorKind.INPUT)]
+    schedule.inputs = [0]
+    for k in range(3):
+        big, small = len(schedule.tensors), len(schedule.tensors) + 1
+        schedule.tensors += [ScheduleTensor(big, f"big{k}", 100_000), ScheduleTensor(small, f"small{k}", 100)]
+    for k in range(3):
+        schedule.steps.append(Step(k, f"grow{k}", (0,), (1 + 2 * k,)))
+    for k in range(3):
+        schedule.steps.append(Step(3 + k, f"shrink{k}", (1 + 2 * k,), (2 + 2 * k,)))
+    schedule.tensors.append(ScheduleTensor(7, "out", 100))
+    schedule.steps.append(Step(6, "out", (2, 4, 6), (7,)))
+    idea = next(idea for idea in relief(schedule, SLOT + 4096) if idea.kind == "reorder")
+    assert idea.total_size == plan_memory(reorder(schedule)).total_size <= SLOT + 4096
+    assert "--reorder" in idea.text() and f"saves {idea.saved_bytes} bytes" in idea.text()
 
 
 def test_the_text_says_what_fits() -> None:
@@ -87,4 +131,8 @@ def test_the_refusal_of_the_command_line_carries_the_ideas(tmp_path: Path) -> No
     arguments = [str(tmp_path / "d.onnx"), "--dim", "n=4", "--dim", "h=16", "--dim", "w=16", "--capacity", "20000"]
     answer = CliRunner().invoke(plan, arguments)
     assert isinstance(answer.exception, PlanError)
-    assert "a batch of 2 saves" in str(answer.exception) and "live set" in str(answer.exception)
+    text = str(answer.exception)
+    batch, total, end = re.search(r"a batch of (\d) saves \d+ bytes: (\d+)(.*)", text).groups()
+    arguments[2] = f"n={batch}"
+    told = json.loads(CliRunner().invoke(plan, [*arguments[:-2], "--json"]).stdout)["total_size"]
+    assert told == int(total) and ("which fits" in end) == (told <= 20000) and "live set" in text
