@@ -6,11 +6,14 @@ The compiler asks after planning and before it lays out constants, so that what 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from metadef.error import PlanError
-from metadef.memory.plan import MemoryPlan
 from metadef.program import Program
 from metadef.target import Target
+
+if TYPE_CHECKING:
+    from metadef.memory.plan import MemoryPlan
 
 SHOWN = 4
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from metadef.error import ContractError
 from metadef.format import round_up
-from metadef.memory.bodies import tensor_slot
-from metadef.memory.live import live_table
 from metadef.schedule import Schedule, TensorKind
 
 GRANULE_BYTES = 512
@@ -136,6 +134,10 @@ def replay(schedule: Schedule, pool: MemoryPool | None = None) -> PoolStats:
 
     Views live in their base and members of a group in their parent; nothing is written in place.
     """
+    # The planner is much to import for sessions, which only need a pool.
+    from metadef.memory.bodies import tensor_slot
+    from metadef.memory.live import live_table
+
     pool = pool or MemoryPool()
     live = live_table(schedule)
     inside = {live.base[t] for group in schedule.groups if group.parent >= 0 for t in group.members}
