@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy as np
 import onnx
 
 from metadef.error import ModelError, OperatorError, Problem, UsageError, suggest
@@ -79,32 +78,6 @@ def declared_inputs(
             raise ModelError("the input declares no shape", code="E10049", port=value.name, hint="give it by --shape")
         found[value.name] = [dims.get(size, size) if isinstance(size, str) else size for size in sizes]
     return found
-
-
-@dataclass(frozen=True)
-class Initializers:
-    """Constants of a model: ``replaceable`` ones are inputs too, and so defaults; ``fixed`` are the names of others."""
-
-    replaceable: dict[str, tuple[np.dtype, tuple[int, ...]]]
-    fixed: frozenset[str]
-
-
-def initializers(source: str | Path | bytes | onnx.ModelProto) -> Initializers:
-    """What a caller may replace by ``values`` of ``load_onnx``, with element type and shape of the default.
-
-    Raises:
-        ModelError: the model cannot be read.
-    """
-    from metadef.frontend.onnx_read import read_model
-
-    graph = read_model(source).model.graph
-    inputs = {value.name for value in graph.input}
-    found = {
-        item.name: (onnx.helper.tensor_dtype_to_np_dtype(item.data_type), tuple(item.dims))
-        for item in graph.initializer
-        if item.name in inputs
-    }
-    return Initializers(found, frozenset(item.name for item in graph.initializer if item.name not in inputs))
 
 
 @dataclass(frozen=True)
