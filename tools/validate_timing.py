@@ -1,14 +1,15 @@
 """Compare predicted times with published measurements of real chips.
 
     python tools/validate_timing.py [--data DIR] [--json] [--sets NAME ...] [--by chip|type ...] [--worst N]
-                                    [--plot FILE] [--constants] [--left-out] [--slow]
+                                    [--plot FILE] [--constants] [--left-out] [--slow] [--readme]
 
 Per set: ``rows`` used, ``coverage`` (share of the set's rows that could be expressed), ``median`` and ``p90`` of
 |predicted / measured - 1|, ``bias`` (median of predicted / measured) and ``rank_correlation`` (Spearman).
 There is a set for each kind of measurement, and one for each file (``FILE``, and ``FILE:FAMILY`` where a file has
 several chip families), whose coverage counts all rows of the file that are not doubtful, of whatever chip.
 ``--by`` adds the same figures per chip or operator type; ``--left-out`` what the error is for operator types whose own
-instruction list is not used. Sets that compile whole networks run with --slow only.
+instruction list is not used. Sets that compile whole networks run with --slow only. ``--readme`` runs everything the
+README's table of accuracy is made of, and writes the table.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+import timing_statement
 from timing_data import Pair
 from timing_figures import constant_counts, draw, figures, file_sets, grouped, has_measurements, index_rows, left_out
-from timing_sets import SETS, SLOW, Sample
+from timing_sets import OWN_SPLIT, SETS, SLOW, Sample
 
 DATA_VARIABLE = "NPUSIM_DATA"
 
@@ -43,6 +45,9 @@ def validate(data: Path, names: list[str] | None = None) -> dict[str, dict[str, 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.readme:
+        options.slow = options.left_out = True
+        options.sets = None
     data = data_root(options.data)
     if not has_measurements(data):
         print(f"no measurements at {data}: set {DATA_VARIABLE} or pass --data", file=sys.stderr)
@@ -56,11 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.json:
             _print_row(name, row)
             _print_worst(sample.pairs, options.worst)
-    pairs = [pair for sample in samples.values() for pair in sample.pairs]
+    pairs = [pair for name, sample in samples.items() if name not in OWN_SPLIT for pair in sample.pairs]
     rows = index_rows(data)
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     if not options.sets:
         tables["sets"] = file_sets(pairs, rows)
+        if options.slow:
+            own = [samples[name] for name in OWN_SPLIT]
+            every = [pair for sample in own for pair in sample.pairs]
+            tables["sets"]["own_split_910"] = figures(every, sum(sample.total for sample in own))
         result["sets"] |= tables["sets"]
     for by in options.by:
         tables[by] = {name: figures(*group) for name, group in grouped(pairs, rows, by).items()}
@@ -79,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{soc:22s} {count} constants, {fitted} of them fitted")
     if options.json:
         print(json.dumps(result, indent=2))
+    if options.readme:
+        timing_statement.write(result)
     if options.plot:
         draw({name: sample.pairs for name, sample in samples.items()}, Path(options.plot))
     return 0
@@ -97,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--worst", type=int, default=0, help="list the rows with the largest errors of each set")
     parser.add_argument("--plot", help="picture of predicted against measured (png, svg, pdf)")
     parser.add_argument("--constants", action="store_true", help="how many constants each chip has, and fitted ones")
+    parser.add_argument(
+        "--readme", action="store_true", help="write the README's table of accuracy (everything is run)"
+    )
     parser.add_argument("--slow", action="store_true", help="also the sets that compile whole networks")
     return parser
 

@@ -6,6 +6,7 @@ import pytest
 
 from timing_data import Pair
 from timing_figures import figures, rank_correlation
+from timing_statement import BEGIN, END, MEASUREMENTS, README, TYPES_LEFT_OUT, table, write
 from validate_timing import main
 
 
@@ -50,3 +51,29 @@ def test_board_runs_are_met(need_data, capsys):
     assert sets["board_copies"]["median"] < 0.1 and sets["board_copies"]["p90"] < 0.25
     assert sets["board_additions"]["median"] < 0.1 and sets["board_additions"]["p90"] < 0.25
     assert sets["instruction_mmad"]["median"] < 0.01
+
+
+def _result():
+    row = {"rows": 1234, "median": 0.0512, "p90": 0.31}
+    return {
+        "sets": {name: row for _, name in MEASUREMENTS},
+        "left_out": {name: {"left_out": row} for _, name in TYPES_LEFT_OUT},
+    }
+
+
+def test_the_readme_table_is_put_between_its_marks(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write(_result(), page)
+    assert page.read_text() == f"before\n{BEGIN}\n{table(_result())}\n{END}\nafter\n"
+    assert "| 910B: cube instructions | 1,234 | 5.1 % | 31 % |" in page.read_text()
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="no place for the table"):
+        write(_result(), page)
+
+
+def test_the_readme_has_every_line_of_its_table():
+    lines = README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].splitlines()
+    assert [line.split(" | ")[0].lstrip("| ") for line in lines if line.startswith("| ")][2:] == [
+        label for label, _ in (*MEASUREMENTS, *TYPES_LEFT_OUT)
+    ]
