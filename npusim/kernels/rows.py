@@ -184,10 +184,10 @@ class _Work:
         """Where a pass leaves 16 fp32 values for the next one."""
         return self.row + index * 4
 
-    def ahead(self, index: Val) -> None:
-        """Ask for memory that is needed after this pass, around the group of blocks at `index`."""
+    def ahead(self, index: Val, what: str) -> None:
+        """Ask for memory that a later pass needs, around the group of blocks at `index`: `source` or `target`."""
 
-    def put_all(self, value: Callable[[Val, Val], Val]) -> None:
+    def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         """Results of the whole row; `value(index, x)` makes 16 of them."""
         with self.k.loop(self.count, step=LANES) as i:
             self.k.store(value(i, self.load(i)), self.row + i * 4)
@@ -220,21 +220,23 @@ class _Straight(_Work):
         whole = self.go == "f32" and index is not self.blocks
         return (self.target if whole else self.row) + index * 4
 
-    def ahead(self, index: Val) -> None:
-        """The next row of the source, and where this one's results go."""
+    def ahead(self, index: Val, what: str) -> None:
+        """The next row of the source, or where this one's results go."""
         k, last = self.k, OUTER - 1
         following = self.source + k.field(self.desc, _SOURCE + 1 + last)
-        for base, dtype in ((following, self.come), (self.target, self.go)):
-            for line in range(0, LANES * _UNROLL * SIZE[dtype], _LINE):
-                k.prefetch(base + index * SIZE[dtype] + line)
+        base, dtype = (following, self.come) if what == "source" else (self.target, self.go)
+        for line in range(0, LANES * _UNROLL * SIZE[dtype], _LINE):
+            k.prefetch(base + index * SIZE[dtype] + line)
 
-    def put_all(self, value: Callable[[Val, Val], Val]) -> None:
+    def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         k, flag = self.k, self.k.field(self.desc, _SATURATE)
         together = self.blocks & -(LANES * _UNROLL)
         with k.either(flag.eq(0)) as (free, bound):
             with free:
                 for begin, end, blocks in ((k.const(0), together, _UNROLL), (together, self.blocks, 1)):
                     with k.loop(end, start=begin, step=LANES * blocks) as i:
+                        if ahead and blocks > 1:
+                            self.ahead(i, ahead)
                         places = [i + block * LANES for block in range(blocks)]
                         for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
                             k.store_f32(result, self.target + place * SIZE[self.go], self.go)
@@ -299,19 +301,19 @@ def _emit_write(k: Kernel, dtype: str) -> None:
                 k.store(k.const(0, kind), to + i * element)
 
 
-def _reduce_row(work: _Work, start: float, step: object, combine: object, ahead: bool = False) -> Val:
+def _reduce_row(work: _Work, start: float, step: object, combine: object, ahead: str = "") -> Val:
     """Fold a row over 16 lanes, then the lanes in pairs; `step(acc, x, index)` and `combine(a, b)` act on vectors.
 
     Whole groups of blocks go to accumulators of their own, so that one block need not wait for the one before it.
-    Elements beyond the row in the last block are left out. `ahead`: this pass computes enough for memory to
-    be fetched beside it.
+    Elements beyond the row in the last block are left out. `ahead`: what memory to fetch beside this pass;
+    two passes share it, as one alone would ask faster than memory answers.
     """
     k, count = work.k, work.count
     totals = [k.var(start, vec(F32)) for _ in range(_UNROLL)]
     whole = count & -(LANES * _UNROLL)
     with k.loop(whole, step=LANES * _UNROLL) as i:
         if ahead:
-            work.ahead(i)
+            work.ahead(i, ahead)
         for number, total in enumerate(totals):
             at = i + number * LANES
             total.set(step(total.get(), work.load(at), at))  # type: ignore[operator]
@@ -342,7 +344,7 @@ def _maximum(k: Kernel) -> object:
 
 def _emit_softmax(work: _Work, kind: str) -> None:
     k = work.k
-    top = _reduce_row(work, float("-inf"), _maximum(k), _maximum(k))
+    top = _reduce_row(work, float("-inf"), _maximum(k), _maximum(k), ahead="target")
 
     def accumulate(acc: Val, x: Val, index: Val) -> Val:
         e = vmath.exp(k, x - top, positive=False)
@@ -350,7 +352,7 @@ def _emit_softmax(work: _Work, kind: str) -> None:
             k.store(e, work.kept(index))
         return acc + e
 
-    total = _reduce_row(work, 0.0, accumulate, lambda a, b: a + b, ahead=True)
+    total = _reduce_row(work, 0.0, accumulate, lambda a, b: a + b, ahead="source")
     if kind == "log":
         shift = vmath.log(k, total)
         work.put_all(lambda _i, x: (x - top) - shift)
@@ -370,7 +372,7 @@ def _emit_norm(work: _Work, dtype: str, kind: str) -> None:
         d = x - mean
         return k.fma(d, d, acc)
 
-    variance = _reduce_row(work, 0.0, square, lambda a, b: a + b, ahead=True) / length
+    variance = _reduce_row(work, 0.0, square, lambda a, b: a + b, ahead="target") / length
     scale = 1.0 / vmath.sqrt(k, variance + k.splat(k.float_field(desc, _EPSILON)))
     gamma, beta = k.field(desc, _GAMMA), k.field(desc, _BETA)
     size, spare = SIZE[dtype], k.alloca(LANES * 4)
@@ -395,9 +397,9 @@ def _emit_norm(work: _Work, dtype: str, kind: str) -> None:
 
     with k.either(gamma.ne(0) & beta.ne(0) & (work.count & (LANES - 1)).eq(0)) as (both, other):
         with both:
-            work.put_all(usual)
+            work.put_all(usual, ahead="source")
         with other:
-            work.put_all(general)
+            work.put_all(general, ahead="source")
 
 
 def _emit_narrow(k: Kernel, source: str, target: str, kind: str) -> None:

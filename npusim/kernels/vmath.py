@@ -2,7 +2,7 @@
 
 Largest errors against the exact result, in units in the last place, as tests/npusim/kernels/test_vmath.py measures them
 over the whole range: exp 1.0, log 0.8, sigmoid 2.4, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
-7.3 down to -14, where it vanishes (without fused multiply-add 8 above -1, growing with x**2 in the tail). NaN,
+7.8 down to -14, where it vanishes (without fused multiply-add 8 above -1, growing with x**2 in the tail). NaN,
 infinities and subnormal results follow IEEE.
 Polynomials: log by its series; exp, tanh, erf and erfc by weighted least-squares fits at Chebyshev points.
 """
