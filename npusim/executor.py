@@ -119,8 +119,8 @@ class Executor:
     ) -> Status:
         """Execute rows start..stop of an int64 [n, 3] table.
 
-        `trace`, an int64 array, receives in [1:] the numbers of all rows in the order they ran, in [0] their count; a run
-        that would overflow it ends with TRACE_FULL. Raises ValueError for a table of another kind or bad bounds.
+        `trace`, an int64 array, receives in [1:] the numbers of all rows in the order they ran, in [0] their count; a
+        run that would overflow it ends with TRACE_FULL. Raises ValueError for a table of another kind or bad bounds.
         """
         rows = len(table) if table is self._table else _check_table(table)
         end = rows if stop is None else stop

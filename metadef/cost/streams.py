@@ -302,7 +302,8 @@ def _cube_stream(
         int(target.has_fixpipe), _out_bytes(view, tile),
         0.0 if target.has_fixpipe else float(target.path("L0C->UB").bytes_per_cycle),
         slope, calls, target.value("vector.dependent_call_cycles"), sum(view.extra_bytes), view.b_share,
-        window.spread if window else 1, float(target.value("cube.insert_cycles")) if window and window.spread > 1 else 0.0,
+        window.spread if window else 1,
+        float(target.value("cube.insert_cycles")) if window and window.spread > 1 else 0.0,
         target.buffer_bytes["UB"] // _UB_PARTS,
     )  # fmt: skip
     moves = _cube_moves(kernel, view, tile, piece, target, memory, start, (a_mode, b_mode))

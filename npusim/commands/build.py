@@ -22,7 +22,9 @@ from npusim.commands.output import console_of, print_json, progress, with_notes
     "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The offline model to write (.om)."
 )
 @click.option(
-    "--dump", type=click.Path(file_okay=False), help="Write here: the graph after every stage, schedules, and fusion_result.json."
+    "--dump",
+    type=click.Path(file_okay=False),
+    help="Write here: the graph after every stage, schedules, and fusion_result.json.",
 )
 @json_option
 def compile_command(model: str, output: str, dump: str | None, as_json: bool, threads: int, **options: Any) -> None:
