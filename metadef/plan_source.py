@@ -49,24 +49,37 @@ def load_schedule(
         LabError: whatever the compiler says of an ONNX model.
     """
     path = Path(source)
-    head = _head(path)
-    if head is not None:
-        if _is_csv(head):
-            from metadef.memory.cases import load_csv
+    form = _form(path)
+    if form == "csv":
+        from metadef.memory.cases import load_csv
 
-            return PlanSource("case", load_csv(path))
-        from metadef.frontend.ge import probe_form
-
-        form = probe_form(head)
-        if form == "json":
-            return _from_json(path)
-        if form == "om":
-            return _from_om(path)
-        if form or path.suffix.lower() in (".air", ".txt", ".pbtxt", ".om"):
-            return _from_ge(path)
+        return PlanSource("case", load_csv(path))
+    if form == "json":
+        return _from_json(path)
+    if form == "om":
+        return _from_om(path)
+    if form:
+        return _from_ge(path)
     from metadef.compiler import schedule_model
 
     return PlanSource("onnx", schedule_model(source, options, on_stage=on_stage).schedule)
+
+
+def has_fixed_shapes(source: str | Path) -> bool:
+    """Whether a file is a case, a dump or an offline model: nothing that could be compiled for other shapes."""
+    return bool(_form(Path(source)))
+
+
+def _form(path: Path) -> str:
+    """What a file is: "csv", "json", "om", a form of GE's dumps; "" is left to the front end of models."""
+    head = _head(path)
+    if head is None:
+        return ""
+    if _is_csv(head):
+        return "csv"
+    from metadef.frontend.ge import probe_form
+
+    return probe_form(head) or ("dump" if path.suffix.lower() in (".air", ".txt", ".pbtxt", ".om") else "")
 
 
 def _head(path: Path) -> bytes | None:

@@ -7,7 +7,7 @@ imported only when the quick planners have failed to reach the goal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metadef.error import UsageError, suggest
 from metadef.memory import heuristics
@@ -91,6 +91,9 @@ class _Search:
     """One pool's search; ``found`` is improved in place."""
 
     def __init__(self, pool: Pool, plain: Problem, wish: Wish, found: Solution) -> None:
+        if wish.capacity is not None and wish.capacity < found.lower:
+            # Nothing fits: what is left to answer is the smallest capacity that would do.
+            wish = replace(wish, capacity=None)
         self.joined, self.pairs, self.plain, self.wish, self.found = pool.joined, pool.pairs, plain, wish, found
         self.goal = wish.goal(found.lower)
 
@@ -105,8 +108,7 @@ class _Search:
             if self.found.optimal or self._done():
                 return
             ranked.append((peak, problem, taken))
-        hopeless = not self.wish.minimise and self.wish.capacity is not None and self.found.lower > self.wish.capacity
-        if self.wish.method in PLANNERS or hopeless:
+        if self.wish.method in PLANNERS:
             return
         ranked.sort(key=lambda entry: entry[0])
         if self.wish.method != "hill-climb":

@@ -44,6 +44,8 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
     The allocation table and its three numbers; GE's own plan beside it where a dump has one.
     """
     compile_options = session_options(options, threads).compile_options()
+    if options["largest_batch"] or compile_options.gears is not None:
+        _require_model(source)
     if options["largest_batch"]:
         _largest_batch(source, compile_options, options, as_json)
         return
@@ -65,6 +67,17 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         print_json(answer.as_json() | ({"gears": rows} if rows else {}))
     else:
         answer.show(rows)
+
+
+def _require_model(source: str) -> None:
+    """Raises UsageError for files whose shapes are fixed: they cannot be compiled for others."""
+    from metadef.plan_source import has_fixed_shapes
+
+    if has_fixed_shapes(source):
+        raise UsageError(
+            f"'{source}' has its shapes already: gears and other batches need a model to compile",
+            hint="give the ONNX file; an .om file that was compiled for gears shows them without any option",
+        )
 
 
 def _schedules(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from metadef.error import ContractError, PlanError, UsageError
 from metadef.format import slot_bytes
 from metadef.memory import check_plan, plan_memory
-from metadef.schedule import InPlace, Schedule, Step, TensorKind, View
+from metadef.memory.search import QUICK
+from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View
 from tests.metadef.memory.schedules import Maker, random_schedules, residual_network
 
 
@@ -181,3 +182,20 @@ def test_permissions_that_fit_no_step_are_ignored():
     schedule.inplace.append(InPlace(10_000, 0, 1))
     schedule.inplace.append(InPlace(2, 1, 2))
     assert plan_memory(schedule).total_size == 3_614_208
+
+
+def test_a_refusal_names_the_smallest_capacity_that_would_do():
+    # (slot bytes, first step, last step): the quick planners leave a gap that the search closes.
+    lives = [(2, 4, 6), (5, 4, 7), (2, 2, 5), (2, 5, 7), (1, 1, 4), (2, 3, 6), (5, 1, 4), (4, 6, 7), (1, 1, 2)]
+    steps, tensors = max(last for _, _, last in lives) + 1, []
+    for k, (size, _, _) in enumerate(lives):
+        tensors.append(ScheduleTensor(k, f"t{k}", size, alignment=1, slot_bytes=size))
+    schedule = Schedule("gap", "", tensors=tensors)
+    for at in range(steps):
+        reads = tuple(k for k, (_, first, last) in enumerate(lives) if first < at == last)
+        writes = tuple(k for k, (_, first, _) in enumerate(lives) if first == at)
+        schedule.steps.append(Step(at, f"s{at}", reads, writes))
+    best = plan_memory(schedule)
+    assert best.total_size < min(plan_memory(schedule, method=method).total_size for method in QUICK)
+    with pytest.raises(PlanError, match=rf"a capacity of {best.total_size} bytes"):
+        plan_memory(schedule, capacity=best.theory_min // 2)

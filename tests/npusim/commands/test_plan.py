@@ -105,6 +105,9 @@ def test_an_offline_model_shows_all_its_gears(model: Path, tmp_path: Path) -> No
     assert [row["gear"] for row in found["gears"]] == ["32,32", "16,16"]
     assert found["gears"] == fresh["gears"] and found["total_size"] == fresh["total_size"]
     text = call(path)
+    for options in (["--largest-batch", "--capacity", 1000], ["--dynamic-batch-size", "1,2"]):
+        with pytest.raises(UsageError, match="has its shapes already"):
+            call(path, *options)
     assert "2 gears over one arena" in text and "The plan in this file:" in text and "GE's" not in text
 
 
