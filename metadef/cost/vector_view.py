@@ -221,12 +221,13 @@ def _flat_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
 
 def _samples(kernel: Kernel, units: int, target: Target) -> int:
     """Units that go to a core together: first-generation kernels over operands that stretch deal whole samples, if
-    there are enough of them (published launches and times)."""
+    they fill enough of the cores (published launches and times)."""
     result = kernel.outputs[0]
     if not target.coupled or not any(desc is not None and _stretches(desc, result) for desc in kernel.inputs):
         return 1
     first = result.shape[0]
-    return units // first if 2 * first >= target.vector_cores and units % first == 0 else 1
+    enough = first >= target.value("vector.sample_cores") * target.vector_cores
+    return units // first if enough and units % first == 0 else 1
 
 
 def broadcast_run(result: TensorDesc, operands: Sequence[TensorDesc]) -> tuple[int, bool]:
