@@ -128,3 +128,18 @@ def test_groups_share_a_product_until_blocks_are_whole_on_both_sides():
     assert (depthwise.batch, depthwise.n, depthwise.a_channels) == (2, 16, 16)
     assert (shuffled.batch, shuffled.n, shuffled.a_channels) == (1, 60, 240)
     assert (wide.batch, wide.n, wide.a_channels) == (4, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("soc", "samples", "whole"),
+    [("Ascend310P3", 4, False), ("Ascend310P3", 8, True), ("Ascend910A", 16, True), ("Ascend910A", 8, False)],
+)
+def test_whole_samples_are_dealt_where_they_fill_the_cores(soc, samples, whole):
+    target = load_target(soc)
+    big, row = (
+        TensorDesc(shape, DType.FLOAT16, Format.NCHW, Format.NC1HWC0, 16)
+        for shape in ((samples, 64, 32, 32), (1, 64, 1, 1))
+    )
+    tile = vector_kernel("Relu", samples << 16, cores=target.vector_cores, units_per_tile=16).tile
+    kernel = Kernel("Mul", Engine.VECTOR, (big, row), (big,), {}, tile=tile, block_dim=target.vector_cores)
+    assert (VectorView.of(kernel, target).deal > 1) == whole
