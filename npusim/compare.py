@@ -20,7 +20,7 @@ from npusim.feeds import generate_feeds
 from npusim.loaded import TaskRun
 from npusim.reference import run_onnxruntime
 from npusim.session import InferenceSession, SessionOptions
-from npusim.twin import ALGORITHM_SLACK, exact_results, wide_values
+from npusim.twin import exact_results, slack_of, wide_values
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class TaskError:
     """One task against its operator recomputed in float64 on the operands it read.
 
     ``origins`` are the source nodes the task came from. ``value`` is the source model's value that the result stands
-    for ("" if none), and ``drift`` the relative L2 distance from onnxruntime's (None without one).
+    for ("" if none), and ``drift`` the relative L2 distance from onnxruntime's (None without one). ``slack`` is how
+    many times the distance of other tasks it may have.
     """
 
     task: int
@@ -47,6 +48,7 @@ class TaskError:
     value: str = ""
     drift: float | None = None
     algorithm: str = "direct"
+    slack: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,25 @@ class CompareReport:
     outputs: tuple[OutputError, ...]
     tasks: tuple[TaskError, ...]
 
-    def within(self, limit: float, cosine_limit: float) -> bool:
-        """Whether every task stays within ``limit`` (relative L2) and every output reaches ``cosine_limit``.
+    def misses(self, limit: float, cosine_limit: float) -> list[str]:
+        """A line for every output and task that is outside: ``limit`` (relative L2) times the task's slack, and cosine.
 
-        Tasks by Winograd F(4x4) have five times the limit: that is the algorithm's own bound.
+        The slack comes from the algorithm and the results' type (``npusim.twin.slack_of``).
         """
-        tasks = all(item.rel_l2 <= limit * ALGORITHM_SLACK.get(item.algorithm, 1) for item in self.tasks)
-        return tasks and all(item.cosine >= cosine_limit for item in self.outputs)
+        outputs = [
+            f"output {item.name}: cosine {item.cosine:.7f} is below {cosine_limit:g}"
+            for item in self.outputs
+            if not item.cosine >= cosine_limit
+        ]
+        return outputs + [
+            f"task {item.task} {_title(item)}: relative L2 {item.rel_l2:.2e} is above {limit * item.slack:.2e}"
+            for item in self.tasks
+            if not item.rel_l2 <= limit * item.slack
+        ]
+
+    def within(self, limit: float, cosine_limit: float) -> bool:
+        """Whether nothing misses ``limit`` and ``cosine_limit`` (see ``misses``)."""
+        return not self.misses(limit, cosine_limit)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; ``outputs`` carries the stable keys name, rel_l2, max_abs, cosine, top1_equal."""
@@ -145,6 +159,7 @@ def task_error(item: TaskRun, reference: Mapping[str, np.ndarray]) -> TaskError:
         value if drift is not None else "",
         drift,
         kernel.algorithm,
+        slack_of(kernel),
     )
 
 

@@ -21,6 +21,14 @@ from metadef.winograd import RELATIVE_ERROR
 
 ALGORITHM_SLACK = {"winograd_f4": RELATIVE_ERROR["winograd_f4"] / RELATIVE_ERROR["winograd_f2"]}
 """How many times farther from its twin than other tasks a task may be, by its algorithm."""
+BFLOAT16_SLACK = 2.0 ** (11 - 8)
+"""Significand bits of float16 and bfloat16: how many times coarser one rounding is."""
+
+
+def slack_of(kernel: Kernel) -> float:
+    """How many times farther from its twin than other tasks this one may be: its algorithm's share times its type's."""
+    bfloat16 = any(desc.dtype.name == "BF16" for desc in kernel.outputs)
+    return ALGORITHM_SLACK.get(kernel.algorithm, 1.0) * (BFLOAT16_SLACK if bfloat16 else 1.0)
 
 
 def run_twin(

@@ -7,9 +7,12 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
+
+from metadef.error import UsageError
 
 NARROW = 110
 """Columns that the tables of studies fit into."""
@@ -34,6 +37,16 @@ def console_of(width: int = 200) -> Any:
 
     terminal = sys.stdout.isatty()
     return Console(soft_wrap=not terminal, width=None if terminal else width)
+
+
+def spare_source(model: str, output: str) -> None:
+    """Refuse to write over the model that is read.
+
+    Raises:
+        UsageError: ``output`` is the file of ``model``, by whatever path.
+    """
+    if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
+        raise UsageError(f"writing '{output}' would overwrite the model itself", hint="give the result another name")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from rich.console import Console
 
 from metadef.error import UsageError
@@ -61,6 +62,19 @@ def test_every_task_of_the_bundled_model_is_as_exact_as_its_type(precision: str,
     assert "stem/relu" in named["stem/relu/out"].origins and named["stem/relu/out"].drift < 0.01
     stable = json.loads(json.dumps(report.as_json()))["outputs"][0]
     assert {"name", "rel_l2", "max_abs", "cosine", "top1_equal"} <= set(stable)
+
+
+def test_bfloat16_has_the_limit_of_its_own_rounding(rng: np.random.Generator):
+    weights = helper.make_tensor("w", TensorProto.BFLOAT16, [64, 32], rng.standard_normal(64 * 32).tolist())
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [8, n]) for name, n in (("x", 64), ("y", 32)))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], "g", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = compare_model(model.SerializeToString(), None, SessionOptions(precision="origin"))
+    (task,) = report.tasks
+    assert 1e-3 < task.rel_l2 < 2**-8 and report.within(1e-3, 0.99)
+    (line,) = report.misses(task.rel_l2 / 9, 0.99)
+    assert "product" in line and "is above" in line
+    assert report.misses(1e-3, 1.1)[0].startswith("output y: cosine")
 
 
 def test_reports_print_without_losing_names():
