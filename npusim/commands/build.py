@@ -10,7 +10,7 @@ import click
 
 from metadef.error import UsageError
 from npusim.commands.options import gear_options, json_option, memory_options, model_options, session_options
-from npusim.commands.output import console_of, print_json, progress, with_notes
+from npusim.commands.output import console_of, print_json, progress, spare_source, with_notes
 
 
 @click.command("compile")
@@ -34,6 +34,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
 
     if not Path(output).absolute().parent.is_dir():
         raise UsageError(f"cannot write '{output}': its folder does not exist", hint="make it first, or mend the path")
+    spare_source(model, output)
     dumper = _Dumper(Path(dump)) if dump else None
     with progress() as stage:
         compilation = compile_model(

@@ -156,6 +156,16 @@ def test_places_that_cannot_be_written_are_named(call: Call, tmp_path: Path):
     refused(call("check", model, "--golden", "file/golden.json", "--update"), "cannot write")
 
 
+def test_the_model_itself_is_never_written_over(call: Call, tmp_path: Path):
+    model = Path(small_model(tmp_path / "small.onnx"))
+    before, alias = model.read_bytes(), tmp_path / "alias.om"
+    alias.symlink_to(model)
+    for output in (model, alias):
+        refused(call("compile", model, "-o", output), "overwrite the model")
+        refused(call("check", model, "--golden", output, "--update"), "overwrite the model")
+    assert model.read_bytes() == before
+
+
 def test_full_disk_leaves_the_earlier_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = small_model(tmp_path / "small.onnx")
     assert call("check", model, "--golden", "g.json", "--update").code == 0
