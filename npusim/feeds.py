@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from metadef.dtype import DType
 from metadef.error import UsageError
 from metadef.format import TensorDesc
 from npusim.device import public_type
@@ -30,6 +31,9 @@ class FeedSpec:
 def read_array(name: str, path: str | Path) -> np.ndarray:
     """An array from a ``.npy`` file.
 
+    NumPy stores bfloat16 as two bytes without a type ("V2"), as the files of ``run --out`` are: such an array is taken
+    for bfloat16.
+
     Raises:
         UsageError: the file is missing, truncated or not a NumPy array (pickles are refused).
     """
@@ -43,7 +47,7 @@ def read_array(name: str, path: str | Path) -> np.ndarray:
         raise UsageError(
             f"input '{name}' wants one array", got=f"{path} is an archive of several", hint="save it with numpy.save"
         )
-    return array
+    return array.view(public_type(DType.BF16)) if array.dtype == np.dtype("V2") else array
 
 
 def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:

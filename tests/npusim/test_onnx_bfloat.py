@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -7,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from make_models import mlp
 from npusim import InferenceSession, SessionOptions
 from npusim.compare import compare_model
-from npusim.feeds import generate_feeds
+from npusim.feeds import generate_feeds, read_array
 from npusim.onnx_bfloat import uses_bfloat, without_bfloat
 from to_bfloat import to_bfloat
 
@@ -48,3 +50,13 @@ def test_generated_feeds_and_comparison_speak_of_values_not_of_bits() -> None:
     assert feed.dtype.name == "bfloat16" and 0.5 < float(feed.astype(np.float32).std()) < 2
     report = compare_model(model, None, options)
     assert all(item.rel_l2 < 0.01 and item.cosine > 0.9999 for item in report.outputs)
+
+
+def test_files_bring_bfloat16_back(tmp_path: Path) -> None:
+    model: onnx.ModelProto = to_bfloat(mlp(batch=4))
+    session = InferenceSession(model, SessionOptions(precision="origin"))
+    ((name, feed),) = generate_feeds(session.get_inputs(), seed=0).items()
+    np.save(tmp_path / "x.npy", feed)
+    back = read_array(name, tmp_path / "x.npy")
+    assert back.dtype == feed.dtype and back.tobytes() == feed.tobytes()
+    assert session.run(None, {name: back})[0].tobytes() == session.run(None, {name: feed})[0].tobytes()
