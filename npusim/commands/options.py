@@ -129,7 +129,11 @@ def input_options(function: F) -> F:
     """Options of every command that runs a model."""
     for option in (
         click.option(
-            "--seed", default=0, show_default=True, help="Seed of the generated inputs, where none are given."
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Seed of the generated inputs, where none are given.",
         ),
         click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="Feed an input from a file."),
     ):

@@ -142,6 +142,7 @@ def test_unknown_names_are_answered_with_near_misses(call: Call):
     refused(call("ops", "Cnov2D"), "Conv2D")
     refused(call("rum", DIGITS), "No such command")
     refused(call("run", DIGITS, "--precision", "fp8"), "fp16")
+    refused(call("run", DIGITS, *ONE, "--seed", "-1"), "--seed")
     refused(call("align"), "--micro")
     refused(call("diff", DIGITS, *ONE), "--b-soc")
 
