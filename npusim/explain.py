@@ -118,7 +118,7 @@ class Explainer:
             "cycles": profile.cycles,
             "us": round(profile.us, 3),
             "causes": dict(causes.most_common()),
-            "assumed": list(self.made.graph.notes),
+            "assumed": [*self.made.graph.notes, *self._assumed_path()],
             "passes": [
                 {"name": item.name, "reason": item.reason, "effects": item.effect_times, "refused": len(item.refusals),
                  "nodes_before": item.nodes_before, "nodes_after": item.nodes_after}
@@ -143,6 +143,12 @@ class Explainer:
                 for row in by_time(profile, 8)
             ],
         }  # fmt: skip
+
+    def _assumed_path(self) -> list[str]:
+        """What the time of a program that jumps rests on while nothing has run."""
+        if self.session.program.is_straight or self.session.loaded.trace is not None:
+            return []
+        return ["nothing has run: timed are the first side of every branch and one turn of every loop"]
 
     # -- finding -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from metadef.compiler import CompileOptions, compile_model
 from metadef.error import DeviceFault, InferError
 from metadef.model import load_om, save_om
 from npusim import InferenceSession, SessionOptions
+from npusim.explain import Explainer
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -165,6 +166,14 @@ def test_the_trace_lists_what_ran_and_the_profile_times_it() -> None:
         cycles.append(session.profile.cycles)
     assert cycles[0] < cycles[1] < cycles[2]
     assert cycles[2] - cycles[1] > 3 * (cycles[1] - cycles[0]) / 2
+
+
+def test_an_explanation_says_which_path_it_timed() -> None:
+    explainer = Explainer(built(NESTED), SessionOptions(precision="origin"))
+    (assumed,) = explainer.network()["assumed"]
+    assert "first side" in assumed and "one turn" in assumed
+    explainer.session.run(None, {"x": numbers(2, 3), "flip": np.asarray(True), "n": whole(2)})
+    assert explainer.network()["assumed"] == []
 
 
 def test_a_model_file_keeps_the_jumps(tmp_path: Path) -> None:
