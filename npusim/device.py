@@ -298,7 +298,11 @@ def _feed_problem(binding: Binding, array: np.ndarray) -> Problem | None:
         hint = f"convert it: array.astype('{label}')"
         return Problem("a feed has the wrong element type", port=binding.name, expected=expected, got=got, hint=hint)
     if array.shape != operand.desc.origin_shape:
-        hint = "the program is compiled for this shape; compile again with shapes={name: …} or dims={…} for another one"
+        shape = ",".join(map(str, array.shape))
+        hint = (
+            "the program is compiled for this shape; compile again with shapes={name: …} or dims={…} for another one "
+            f"(--shape {binding.name}={shape}, if the model allows it)"
+        )
         return Problem("a feed has the wrong shape", port=binding.name, expected=expected, got=got, hint=hint)
     return None
 

@@ -70,8 +70,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
         print_json(summary)
         return
     console = console_of()
-    if not inputs:
-        console.print(f"no --input given: fed with generated values, seed {seed}")
+    _tell_feeds(console, inputs, seed)
     for name, value in outputs.items():
         console.print(
             f"output [bold]{name}[/bold] {value.dtype}{list(value.shape)}: {_glimpse(value)}", highlight=False
@@ -110,10 +109,16 @@ def profile(
         print_json({**_run_summary(session, outputs), "operators": rows, "files": [str(path) for path in written]})
         return
     console = console_of()
+    _tell_feeds(console, inputs, seed)
     print_table(session.profile.data, console, top=top)
     _print_totals(console, session)
     for path in written:
         console.print(f"wrote {path}")
+
+
+def _tell_feeds(console: Any, inputs: tuple[str, ...], seed: int) -> None:
+    if not inputs:
+        console.print(f"no --input given: fed with generated values, seed {seed}")
 
 
 def _save_outputs(folder: Path, outputs: dict[str, np.ndarray]) -> list[Path]:

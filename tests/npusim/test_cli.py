@@ -127,7 +127,7 @@ def test_wrong_feeds_are_refused_with_what_fits(call: Call, tmp_path: Path):
     (tmp_path / "text.npy").write_text("no array")
     assert call("run", model, "--input", "x=good.npy").code == 0
     refused(call("run", model, "--input", "z=good.npy"), "'z'", "known: x", "feed 'x'")
-    refused(call("run", model, "--input", "x=shape.npy"), "shape", "[2, 3]", "[3, 2]")
+    refused(call("run", model, "--input", "x=shape.npy"), "shape", "[2, 3]", "[3, 2]", "--shape x=3,2")
     refused(call("run", model, "--input", "x=dtype.npy"), "element type", "astype('float32')")
     refused(call("run", model, "--input", "x=gone.npy"), "cannot read input 'x'")
     refused(call("run", model, "--input", "x=text.npy"), "cannot read input 'x'")
@@ -194,6 +194,14 @@ def test_faults_of_ours_leave_without_a_traceback(call: Call, monkeypatch: pytes
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_generated_inputs_are_told(call: Call, tmp_path: Path, command: str):
+    model = small_model(tmp_path / "small.onnx")
+    assert "generated values, seed 7" in call(command, model, "--seed", "7").out
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    assert "generated" not in call(command, model, "--input", "x=x.npy").out
 
 
 def test_run_gives_its_stable_keys(call: Call, tmp_path: Path):
