@@ -46,7 +46,7 @@ def load_onnx(
     onnx_check.check_texts(read.model)
     model, notes = onnx_check.modern(read.model)
     versions = onnx_check.opset_versions(model)
-    model = with_functions(model, versions[""])
+    model = with_functions(model, versions.get("", onnx.defs.onnx_opset_version()))
     onnx_check.check_operators(model, versions)
     if model.functions:
         model = inlined(model)

@@ -67,3 +67,11 @@ def test_results_are_onnxruntimes(
 def test_what_is_not_expressed_stays_unknown(op_type: str, attrs: dict[str, Any]) -> None:
     with pytest.raises(OperatorError, match=op_type):
         load_onnx(model_of(op_type, (2, 3, 5, 7), "a", attrs))
+
+
+def test_a_model_of_another_domain_alone_loads() -> None:
+    node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (3,)) for name in "xy"]
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=8)
+    assert [node.op_type for node in load_onnx(model).nodes] == ["Binarizer"]
