@@ -11,8 +11,8 @@ from metadef.files import write_text
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- timing table -->", "<!-- end of timing table -->"
 MEASUREMENTS = (
-    ("910B: transfers over one path", "instr_mov"),
-    ("910B: cube instructions", "instr_mmad"),
+    ("910B: transfers over one path", "instr_mov:910B"),
+    ("910B: cube instructions", "instr_mmad:910B"),
     ("910B: vector instructions", "instr_vec"),
     ("910B: sample kernels, copies, additions", "kernel_pipes:910B"),
     ("910B: concat kernels", "concat_dma_910b"),
