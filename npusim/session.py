@@ -29,6 +29,7 @@ from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
 from npusim.onchip import check_on_chip
 from npusim.profile import Profile, TaskProfile
+from npusim.spill import spill
 from npusim.variants import Variants
 
 if TYPE_CHECKING:
@@ -312,6 +313,7 @@ class InferenceSession:
         from metadef.compiler import compile_model
 
         self._compilation = compile_model(source, self.options.compile_options(), on_stage=on_stage)
+        spill(self._compilation)
         return self._compilation.model
 
     def _checked_model(self, model: Model) -> Model:
