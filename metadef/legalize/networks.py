@@ -102,6 +102,21 @@ def global_pool(step: Step) -> Sequence[Tensor]:
     return step.out("ReduceMeanD" if average else "ReduceMaxD", [step[0]], {"axes": axes, "keep_dims": True})
 
 
+@rule("GlobalLpPool")
+def global_lp_pool(step: Step) -> Sequence[Tensor]:
+    """(sum of |x|^p)^(1/p) over the image."""
+    power = step.attr("p", 2)
+    if power < 1:
+        raise Unmapped(f"a norm of order {power}")
+    attrs = {"axes": tuple(range(2, step.rank())), "keep_dims": True}
+    size = step.op("Abs", [step[0]])
+    if power == 1:
+        return step.out("ReduceSumD", [size], attrs)
+    raised = step.op("Pow", [size, step.scalar(float(power), "p", step[0])])
+    total = step.op("ReduceSumD", [raised], attrs)
+    return step.out("Pow", [total, step.scalar(1 / power, "root", step[0])])
+
+
 @rule("BatchNormalization")
 def batch_norm(step: Step) -> Sequence[Tensor]:
     if step.attr("training_mode", 0):

@@ -149,6 +149,9 @@ CONV = [
     Case("GlobalAveragePool", "GlobalAveragePool", [X], ascend=["GlobalAveragePool"]),
     Case("GlobalAveragePool-3d", "GlobalAveragePool", [f32(2, 3, 4, 5, 6)], ascend=["ReduceMeanD"]),
     Case("GlobalMaxPool", "GlobalMaxPool", [X], ascend=["ReduceMaxD"]),
+    Case("GlobalLpPool-1", "GlobalLpPool", [X], {"p": 1}, ascend=["Abs", "ReduceSumD"]),
+    Case("GlobalLpPool", "GlobalLpPool", [X], ascend=["Abs", "Pow", "ReduceSumD", "Pow"]),
+    Case("GlobalLpPool-3", "GlobalLpPool", [X], {"p": 3}, ascend=["Abs", "Pow", "ReduceSumD", "Pow"]),
     Case(
         "BatchNormalization",
         "BatchNormalization",
