@@ -106,6 +106,27 @@ def initializers(source: str | Path | bytes | onnx.ModelProto) -> Initializers:
     return Initializers(found, frozenset(item.name for item in graph.initializer if item.name not in inputs))
 
 
+def fed_shapes(
+    source: str | Path | bytes | onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """Those of the shapes (input name -> shape) that settle open dimensions and contradict no declared one.
+
+    Raises:
+        ModelError: the model cannot be read.
+    """
+    from metadef.frontend.onnx_read import read_model
+
+    settled = {}
+    for value in read_model(source).model.graph.input:
+        declared, shape = _declared(value), shapes.get(value.name)
+        if shape is None or declared is None or len(declared) != len(shape):
+            continue
+        is_open = any(isinstance(size, str) for size in declared)
+        if is_open and all(isinstance(size, str) or size == own for size, own in zip(declared, shape)):
+            settled[value.name] = tuple(shape)
+    return settled
+
+
 def _declared(value: onnx.ValueInfoProto) -> list[int | str] | None:
     """Sizes, symbol names, or "" for an anonymous open dimension; None when not even the rank is declared."""
     if not value.type.tensor_type.HasField("shape"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -183,12 +185,21 @@ def _switched_off(path: str | None) -> frozenset[str]:
 def open_model(
     model: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any]
 ) -> tuple[InferenceSession, dict[str, np.ndarray]]:
-    """A session and its feeds: from files where given, else generated from the seed."""
+    """A session and its feeds: from files where given, else generated from the seed.
+
+    Open dimensions of an ONNX model are bound to the shapes of the files, where neither --shape nor gears say more.
+    """
     from npusim.session import InferenceSession
 
     threads = options.pop("threads")
+    settings = session_options(options, threads)
+    if inputs and not model.endswith(".om") and not any(options.get(name) for name in GEAR_OPTIONS):
+        from metadef.frontend.onnx_bind import fed_shapes
+
+        fed = {name: array.shape for name, array in read_feeds(inputs).items()}
+        settings = replace(settings, shapes={**fed_shapes(Path(model), fed), **settings.shapes})
     with progress() as stage:
-        session = InferenceSession(model, session_options(options, threads), on_stage=with_notes(stage))
+        session = InferenceSession(model, settings, on_stage=with_notes(stage))
     return session, feeds_of(session, inputs, seed)
 
 

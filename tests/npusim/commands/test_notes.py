@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -24,3 +25,18 @@ def test_notes_go_to_standard_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     notes = [line for line in answer.stderr.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2 and "'same' (2 nodes)" in notes[0] and "open batch dimension 'N' taken as 1" in notes[1]
     assert "note: " not in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "code"), [((4, 3), (), 0), ((4, 3), ("--dim", "N=2"), 2), ((4, 5), (), 2)]
+)
+def test_files_settle_open_dimensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], options: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = parser.parse_graph("net (float[N,3] x) => (float[N,3] y) { y = Neg(x) }")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "m.onnx")
+    np.save("x.npy", np.ones(shape, np.float32))
+    answer = CliRunner().invoke(commands, ["run", "m.onnx", "--input", "x=x.npy", *options])
+    assert (answer.exit_code == 0) == (code == 0)
+    assert ("y float32[4, 3]" in answer.stdout) == (code == 0)
