@@ -97,7 +97,8 @@ class _Streamer:
                 copies = list(self.copies[user.id].items())
                 for weight, copy in copies:
                     records = (loaded[user.id],) if weight == copies[-1][0] else ()
-                    steps.append(self._load(len(steps), weight, copy, tuple(waits), records))
+                    load = self._load(len(steps), weight, copy, tuple(waits), records)
+                    steps.append(replace(load, origins=user.origins, layer=user.layer))
                     waits = []
             places[step.id] = len(steps)
             steps.append(

@@ -110,6 +110,21 @@ def _simulate(keyed: _Keyed, target: Target, memory: MemoryState, protocol: str)
     return run_kernel(keyed.kernel, target, memory, protocol=protocol)
 
 
+def _row(task: Task, start: int, cycles: int, **facts: Any) -> TaskProfile:
+    """What every row says of its task, and the ``facts`` of this one."""
+    return TaskProfile(
+        task=task.id,
+        name=task.name,
+        op_type=task.kernel.op_type,
+        engine=task.kernel.engine.value,
+        start_cycles=start,
+        cycles=cycles,
+        origins=task.origins,
+        layer=task.layer,
+        **facts,
+    )
+
+
 def device_profile(task: Task, target: Target, run: KernelRun, access: Access, start: int) -> TaskProfile:
     """The profile row of a task that ran on the device."""
     why = shared_out(run.core.why, run.mean_cycles)
@@ -122,14 +137,11 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
     misses = max(read - sum(access.hits), 0)
     moved = sum(count for path, count in run.moved.items() if path.startswith("GM->"))
     macs, flops = arithmetic(task.kernel, target)
-    return TaskProfile(
-        task=task.id,
-        name=task.name,
-        op_type=task.kernel.op_type,
-        engine=task.kernel.engine.value,
+    return _row(
+        task,
+        start,
+        run.cycles,
         block_dim=task.kernel.block_dim,
-        start_cycles=start,
-        cycles=run.cycles,
         pipes={name: count * run.waves for name, count in run.core.busy.items()},
         causes={name: count for name, count in causes.items() if count},
         bytes=dict(run.moved),
@@ -141,8 +153,6 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
         bound_by=_bound_by(causes, why),
         requests=run.requests,
         algorithm=task.kernel.algorithm,
-        origins=task.origins,
-        layer=task.layer,
     )
 
 
@@ -160,19 +170,8 @@ def host_profile(task: Task, target: Target, start: int) -> TaskProfile:
     """
     key = _HOST_COSTS[task.kernel.engine]
     cycles = target.cycles(target.value(key))
-    return TaskProfile(
-        task=task.id,
-        name=task.name,
-        op_type=task.kernel.op_type,
-        engine=task.kernel.engine.value,
-        block_dim=1,
-        start_cycles=start,
-        cycles=cycles,
-        causes={"launch": cycles},
-        bound_by="launch: task scheduler" if task.is_jump else "launch: host",
-        origins=task.origins,
-        layer=task.layer,
-    )
+    bound_by = "launch: task scheduler" if task.is_jump else "launch: host"
+    return _row(task, start, cycles, block_dim=1, causes={"launch": cycles}, bound_by=bound_by)
 
 
 def load_profile(task: Task, target: Target, start: int) -> TaskProfile:
@@ -180,14 +179,11 @@ def load_profile(task: Task, target: Target, start: int) -> TaskProfile:
     moved = task.outputs[0].payload_bytes
     launch = target.cycles(target.value("launch.task_us"))
     transfer = target.cycles(moved / (target.value("host.link_gb_s") * 1e3))
-    return TaskProfile(
-        task=task.id,
-        name=task.name,
-        op_type=task.kernel.op_type,
-        engine=task.kernel.engine.value,
+    return _row(
+        task,
+        start,
+        launch + transfer,
         block_dim=1,
-        start_cycles=start,
-        cycles=launch + transfer,
         causes={"memory": transfer, "launch": launch},
         bytes={HOST_PATH: moved},
         hbm_write_bytes=moved,

@@ -98,6 +98,7 @@ def test_loads_are_planned_timed_and_counted(rng: np.random.Generator) -> None:
             other for other in program.tasks if task.outputs[0].tensor in {i.tensor for i in other.inputs if i}
         ]
         assert rows[reader.id].start_cycles >= row.start_cycles + row.cycles
+        assert row.origins == reader.origins != () and row.layer == reader.layer
 
 
 def test_a_model_file_streams_from_its_map(tmp_path: Path, rng: np.random.Generator) -> None:
