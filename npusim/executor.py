@@ -9,6 +9,7 @@ which drops the GIL; it comes back to Python after bounded stretches so that Ctr
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import threading
@@ -29,6 +30,7 @@ NOT_FINITE = dp.NOT_FINITE
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _STRETCH_S = 0.03
+_current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _serving: dict[threading.Thread, tuple[_State, _Bell]] = {}
 
@@ -108,6 +110,7 @@ class Executor:
         self._state = _State(self.threads)
         self._bell = _Bell()
         self._workers: list[threading.Thread] = []
+        self._avoided_cpu = -1
         self._end = weakref.finalize(self, _stop_workers, self._state, self._bell)
         self._end.atexit = False
         self._rows_per_stretch = 64
@@ -185,16 +188,34 @@ class Executor:
         self.close()
 
     def _start_workers(self) -> None:
-        """Start missing workers and wake those that went to sleep after a quiet time."""
+        """Start missing workers, keep all off the caller's CPU, wake those that went to sleep after a quiet time."""
         bell = self._bell
+        missing = range(len(self._workers) + 1, self.threads)
+        for thread in missing:
+            worker = threading.Thread(target=_serve, args=(self._state, self._worker, bell, thread), daemon=True)
+            self._workers.append(worker)
+            worker.start()
+        if _current_cpu is not None:
+            cpu = _current_cpu()
+            if missing or cpu != self._avoided_cpu:
+                self._avoided_cpu = cpu
+                self._keep_workers_off(cpu)
         with bell.wake:
             bell.runs += 1
             if bell.sleeping:
                 bell.wake.notify_all()
-        for thread in range(len(self._workers) + 1, self.threads):
-            worker = threading.Thread(target=_serve, args=(self._state, self._worker, bell, thread), daemon=True)
-            self._workers.append(worker)
-            worker.start()
+
+    def _keep_workers_off(self, cpu: int) -> None:
+        """Let the workers run on all CPUs of the calling thread but this one.
+
+        Schedulers that pack threads to save power wake a worker on the very CPU its caller computes on, where it waits
+        for milliseconds. Nothing is done where the caller has only one CPU, or the system refuses.
+        """
+        others = os.sched_getaffinity(0) - {cpu}
+        for worker in self._workers if others else ():
+            if worker.native_id is not None:
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(worker.native_id, others)
 
 
 def _stop_workers(state: _State, bell: _Bell) -> None:

@@ -95,6 +95,32 @@ def test_scratch_grows_on_demand() -> None:
     np.testing.assert_allclose(out.sum(1), 1, rtol=1e-4)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not place threads")
+def test_workers_keep_off_the_callers_cpu() -> None:
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        pytest.skip("a single CPU leaves no choice")
+    x = np.zeros(100, np.float32)
+    try:
+        for cpu in sorted(mine)[:2]:
+            os.sched_setaffinity(0, {cpu})
+            os.sched_setaffinity(0, mine)
+            with Executor(3) as executor:
+                before = set(threading.enumerate())
+                executor.run(task_table(increments(x, 5)))
+                workers = [thread for thread in threading.enumerate() if thread not in before]
+                assert len(workers) == 2
+                for worker in workers:
+                    assert worker.native_id is not None
+                    assert len(mine - os.sched_getaffinity(worker.native_id)) == 1
+            os.sched_setaffinity(0, {cpu})
+            with Executor(2) as executor:
+                assert executor.run(task_table(increments(x, 5))).code == OK
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert os.sched_getaffinity(0) == mine
+
+
 def test_concurrent_callers_and_several_executors() -> None:
     arrays = [np.zeros(50_000, np.float32) for _ in range(4)]
     tasks = [increments(x, 40) for x in arrays]

@@ -41,14 +41,19 @@ class Report:
 
 
 def interleave(
-    contenders: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], int]
+    contenders: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], int], pause_s: float = 0.0
 ) -> dict[str, tuple[float, float]]:
-    """(median, minimum) in seconds of each contender, run in turn."""
+    """(median, minimum) in seconds of each contender, run in turn.
+
+    `pause_s` rests before each run: workers of a pool spin for some milliseconds after theirs, and on a machine of as
+    many cores as threads they would take one from the contender that comes next.
+    """
     times: dict[str, list[int]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
     for _ in range(rounds):
         for name, run in contenders.items():
+            time.sleep(pause_s)
             start = clock()
             run()
             times[name].append(clock() - start)
