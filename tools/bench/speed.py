@@ -37,7 +37,7 @@ BOUNDS = {
 }
 ORIGIN_BOUND = 0.9
 FIRST_RESULT_S, EMPTY_STORE_S = 1.0, 60.0
-WORKERS_REST_S = 0.05
+WORKERS_REST_S = 0.15  # onnxruntime keeps its workers spinning for 60 ms after a run
 
 FIRST_RESULT = """
 import sys, time
