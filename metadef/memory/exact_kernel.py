@@ -23,7 +23,8 @@ TRAIL, CHOSEN, MIN_RANK_BELOW, MARK, PARTS, PART, PART_COUNT = range(8, 15)
 FRAME_COLUMNS = 15
 
 # Called from compiled code only: without wrappers the first compilation is a quarter shorter. Loops in place of NumPy's
-# slices and selections for the same reason.
+# slices and selections for the same reason; and counters start at np.int64(0), since with a literal 0 Numba compiles what
+# they are passed to twice, once for the literal.
 _helper: Any = compiled(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
@@ -131,7 +132,7 @@ def _split(items, count, first, last, reach, out, starts):
 @_helper
 def _divide(frame, position, items, top, parts, part_top, starts, first, last, reach):
     """Split what is left of a frame without one item; the parts lie above ``top``. The new tops of both stacks."""
-    count, left = frame[COUNT], 0
+    count, left = frame[COUNT], np.int64(0)
     for k in range(count):
         if k != position:
             items[top + left] = items[frame[ITEMS] + k]
@@ -288,7 +289,7 @@ def _later_parts_fit(frame, items, order, parts, bodies, capacity, state):
     """Whether the section bound holds for all parts but the first, which is examined at once anyway."""
     for part in range(frame[PARTS] + 1, frame[PARTS] + frame[PART_COUNT]):
         mine = items[parts[part] : parts[part + 1]]
-        if not _examine(mine, order, bodies, frame[CHOSEN], 0, capacity, state):
+        if not _examine(mine, order, bodies, frame[CHOSEN], np.int64(0), capacity, state):
             return False
     return True
 
@@ -325,8 +326,9 @@ def solve(bodies, capacity, limit, always, ranking):
             totals[s] += sizes[i]
     frames[0, COUNT], frames[0, MIN_RANK_BELOW] = n, 0
     _rank(items[:n], bodies, totals, ranking, state[5])
-    item_top, part_top = _divide(frames[0], -1, items, n, parts, 0, starts, first, last, reach)
-    order_top, trail_top, depth, tried, down, up = 0, 0, 0, 0, True, False
+    zero = np.int64(0)
+    item_top, part_top = _divide(frames[0], zero - 1, items, n, parts, zero, starts, first, last, reach)
+    order_top, trail_top, depth, tried, down, up = zero, zero, zero, zero, True, False
     while True:
         frame = frames[depth]
         if down and frame[PART] == frame[PART_COUNT]:
