@@ -2,7 +2,8 @@
 
 Constants come from ``targets/*.yaml``; each leaf is ``{value, source, sure}``. A file may inherit from another and
 state only what differs (null takes a group or constant away); users pass the path of their own file to
-:func:`load_target`. A target compares and hashes by its name and the hash of its constants, so costs may be memoised.
+:func:`load_target`. Other names of the same chip stand under ``also``. A target compares and hashes by its name and the
+hash of its constants, so costs may be memoised.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def known_targets() -> list[str]:
 
 
 def load_target(soc: str) -> Target:
-    """The chip of that name, or of the YAML file at that path.
+    """The chip of that name (or another name of it), or of the YAML file at that path.
 
     Raises:
         TargetError: the name is unknown or means several parts, or the file is wrong (all faults at once).
@@ -179,6 +180,16 @@ class Target:
         return int(first), int(further)
 
     @property
+    def has_registers(self) -> bool:
+        """Whether the vector unit computes in registers, a list of instructions as one function, not from UB to UB."""
+        return bool(self.value("vector.registers"))
+
+    @property
+    def has_direct_path(self) -> bool:
+        """Whether results of a cube core pass straight into UB of its vector cores, which are cores of their own."""
+        return not self.coupled and "L0C->UB" in self.paths
+
+    @property
     def vector_mnemonics(self) -> list[str]:
         """Instructions of the vector table, sorted."""
         head = "vector.instructions."
@@ -227,8 +238,9 @@ class Target:
 @cache
 def _load_name(soc: str) -> Target:
     known = known_targets()
-    if soc in known:
-        return _load_path(_HERE / f"{soc}.yaml")
+    name = soc if soc in known else _other_names().get(soc.lower())
+    if name is not None:
+        return _load_path(_HERE / f"{name}.yaml")
     if soc.lower() == "ascend910b":
         parts = [name for name in known if name.startswith("Ascend910B") and name != _FIRST_GENERATION]
         raise TargetError(
@@ -240,6 +252,12 @@ def _load_name(soc: str) -> Target:
     close = near_misses(soc, known)
     hint = suggest(soc, known) + (f" known: {', '.join(known)};" if close else ";")
     raise TargetError(f"unknown chip '{soc}'", got=soc, hint=hint + " a path to your own YAML file works too")
+
+
+@cache
+def _other_names() -> dict[str, str]:
+    """Chips by what else they are called, in small letters."""
+    return {other.lower(): name for name in known_targets() for other in _parse(_HERE / f"{name}.yaml").get("also", ())}
 
 
 def _load_path(path: Path) -> Target:
@@ -262,10 +280,20 @@ def _load_path(path: Path) -> Target:
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """The file's tree laid over its ancestors'."""
-    import yaml
-
     if path in seen:
         raise TargetError(f"{path} inherits from itself", got=" -> ".join(map(str, (*seen, path))))
+    tree = _parse(path)
+    parent = tree.pop("inherits", None)
+    if parent is None:
+        return tree
+    beside = path.parent / f"{parent}.yaml"
+    return _merge(_read(beside if beside.exists() else _HERE / f"{parent}.yaml", (*seen, path)), tree)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    """A file's own tree."""
+    import yaml
+
     try:
         # libyaml's parser, where it is there, takes a tenth of the time.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -276,11 +304,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         ) from None
     if not isinstance(tree, dict):
         raise TargetError(f"{path} is no mapping", expected="groups of constants", got=type(tree).__name__)
-    parent = tree.pop("inherits", None)
-    if parent is None:
-        return tree
-    beside = path.parent / f"{parent}.yaml"
-    return _merge(_read(beside if beside.exists() else _HERE / f"{parent}.yaml", (*seen, path)), tree)
+    return tree
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ CHIPS = {
     "910_9362": "Ascend910_9362",
     "310P3": "Ascend310P3",
     "910_gen1_30core": "Ascend910B-30core",
+    "950": "Ascend950PR", "950PR": "Ascend950PR",
 }  # fmt: skip
 """Names in the data and the target that stands for them. An A3 die and an unnamed A2 part count as their A2 twins."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,15 @@ from timing_data import Pair, Sample, collect, rows_of
 
 _TABLED = {"L1_TO_FB": (15.0, 32.0)}
 """Paths that no kernel here uses, as (start, bytes a cycle) of the table."""
+_TABLE_MHZ = {"950": 1650}
+"""Clocks of the tables that are not at 1800 MHz."""
 _STREAMED = 64
 """Moves behind each other in the 910B1 table of paths into L0; the 910B3 one has single moves, as for mmad."""
 _PATHS = {
     "GM_TO_UB": "GM->UB", "UB_TO_GM": "UB->GM", "GM_TO_L1": "GM->L1", "GM_TO_L1_TRANS": "GM->L1 ND2NZ",
     "L1_TO_L0A": "L1->L0A", "L1_TO_L0B": "L1->L0B", "L1_TO_BT": "L1->BT", "L0C_TO_GM": "L0C->GM",
     "L0C_TO_GM_TRANS": "L0C->GM NZ2ND", "GM_TO_L0A": "GM->L0A", "GM_TO_L0B": "GM->L0B", "UB_TO_UB": "UB->UB",
+    "L1_TO_UB": "L1->UB", "UB_TO_L1": "UB->L1", "L0C_TO_UB": "L0C->UB", "L0C_TO_L1": "L0C->L1", "L1_TO_GM": "L1->GM",
 }  # fmt: skip
 
 
@@ -32,25 +34,27 @@ def moves(data: Path) -> Sample:
         path = _PATHS.get(row["path"])
         if row["path"] in _TABLED:
             start, rate = _TABLED[row["path"]]
-            measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
-            return Pair(row["id"], f"{row['path']} {size:.0f} B", measured, start + size / rate)
+            return Pair(row["id"], f"{row['path']} {size:.0f} B", _move_cycles(row, size), start + size / rate)
         if path is None:
             return None
         cold = float(row["soc"] == "910B1" and path == "GM->UB")
-        measured = float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * 1.8e9
         move = transfer(target, path, cold=cold, to_memory=cold, unit_bytes=size, unit_rows=1)
         count = _STREAMED if row["soc"] == "910B1" and "L0" in path and path.startswith("GM") else 1
         stream = CoreStream(4, None, move[None, :], 1, np.zeros((0, len(engine.WORK))), count, 1, 1, 0)
         cycles = run_stream(stream, target, 1).cycles / count
-        return Pair(row["id"], f"{path} {size:.0f} B", measured, cycles)
+        return Pair(row["id"], f"{row['soc']} {path} {size:.0f} B", _move_cycles(row, size), cycles)
 
-    rows = rows_of(data, "instr_mov")
-    sample = collect(rows, predict)
-    return _with_next(sample, rows, _next_move)
+    return collect(rows_of(data, "instr_mov"), predict)
+
+
+def _move_cycles(row: dict[str, str], size: float) -> float:
+    """Cycles of a move; where only a rate is printed, at the clock that the table was taken at."""
+    clock = _TABLE_MHZ.get(row["soc"], 1800) * 1e6
+    return float(row["cycles_per_move"] or 0) or size / (float(row["bandwidth_gbps"]) * 2**30) * clock
 
 
 def products(data: Path) -> Sample:
-    """One mmad: streamed on 910B1, isolated on 910B3."""
+    """One mmad: streamed on 910B1 and 950, isolated on 910B3."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         m, k, n = (int(row[name]) for name in "mkn")
@@ -59,42 +63,7 @@ def products(data: Path) -> Sample:
         overhead = target.value(f"cube.{kind}_overhead_cycles")
         return Pair(row["id"], f"mmad {m}x{k}x{n}", float(row["cycles_derived"]), parts + overhead)
 
-    rows = rows_of(data, "instr_mmad")
-    return _with_next(collect(rows, predict), rows, _next_product)
-
-
-# -- the next generation, which is no target: its tables tell how far the form of the model carries --------------------
-
-_NEXT_MHZ = 1650
-_NEXT_PATHS = {
-    "GM_TO_L1": (140, 120), "GM_TO_UB": (218, 61), "UB_TO_GM": (279, 42), "L0C_TO_GM": (136, 93), "L1_TO_GM": (138, 93),
-    "L1_TO_L0A": (7, 256), "L1_TO_L0B": (7, 256), "L0C_TO_L1": (7, 256), "L0C_TO_UB": (7, 128), "L1_TO_UB": (7, 128),
-    "UB_TO_L1": (7, 128),
-}  # fmt: skip
-"""Paths of 950 as (least cycles, bytes a cycle): two knots a path, read off the table."""
-
-
-def _with_next(sample: Sample, rows: list[dict[str, str]], build: Callable[[dict[str, str]], Pair | None]) -> Sample:
-    """A sample with the rows of 950 added."""
-    more = [row for row in rows if row["soc"] == "950"]
-    pairs = [pair for row in more if (pair := build(row)) is not None]
-    return Sample([*sample.pairs, *pairs], sample.total + len(more))
-
-
-def _next_move(row: dict[str, str]) -> Pair | None:
-    if row["path"] not in _NEXT_PATHS:
-        return None
-    least, rate = _NEXT_PATHS[row["path"]]
-    size = float(row["x"]) * (512 if row["x_kind"] == "repeat_512B" else 1024)
-    measured = size / (float(row["bandwidth_gbps"]) * 2**30) * _NEXT_MHZ * 1e6
-    return Pair(row["id"], f"950 {row['path']} {size:.0f} B", measured, max(least, size / rate))
-
-
-def _next_product(row: dict[str, str]) -> Pair:
-    """One fractal a cycle, without a gap between instructions."""
-    m, k, n = (int(row[name]) for name in "mkn")
-    parts = -(-m // 16) * -(-k // 16) * -(-n // 16)
-    return Pair(row["id"], f"950 mmad {m}x{k}x{n}", float(row["cycles_derived"]), parts)
+    return collect(rows_of(data, "instr_mmad"), predict)
 
 
 # -- vector ------------------------------------------------------------------------------------------------------------

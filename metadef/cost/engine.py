@@ -22,7 +22,7 @@ MTE2, MTE1, CUBE, FIXPIPE, VECTOR, MTE3, SCALAR = range(7)
 
 PATHS = (
     "GM->UB", "UB->GM", "GM->L1", "GM->L1 ND2NZ", "L1->L0A", "L1->L0B", "L1->BT", "L0C->GM", "L0C->GM NZ2ND", "L0C->UB",
-    "GM->L0A", "GM->L0B", "UB->UB",
+    "GM->L0A", "GM->L0B", "UB->UB", "L1->UB", "UB->L1", "L0C->L1", "L1->GM",
 )  # fmt: skip
 NO_PATH = len(PATHS)
 PATH_L0A, PATH_L0B, PATH_BT, PATH_L0C_UB = (PATHS.index(name) for name in ("L1->L0A", "L1->L0B", "L1->BT", "L0C->UB"))
@@ -276,23 +276,24 @@ def execute(core: Core, rows: np.ndarray, count: int, intervals: np.ndarray) -> 
 TRANSFER = (
     "path", "issue", "burst", "latency", "cold_latency", "rate", "cold_rate", "cold_share", "memory_share",
     "residue", "pitch", "odd_request_cycles", "odd_request_bytes", "line_limit", "unit_bytes", "unit_rows", "once",
-    "same_line",
+    "same_line", "line_bytes",
 )  # fmt: skip
 """Columns of a transfer (float64): its path's constants, how much of it misses L2 and how it lies in memory."""
 (
     T_PATH, T_ISSUE, T_BURST, T_LATENCY, T_COLD_LATENCY, T_RATE, T_COLD_RATE, T_COLD, T_MEMORY,
     T_RESIDUE, T_PITCH, T_ODD_CYCLES, T_ODD_BYTES, T_LINE_LIMIT, T_UNIT_BYTES, T_UNIT_ROWS, T_ONCE, T_SAME_LINE,
-) = range(18)  # fmt: skip
+    T_LINE_BYTES,
+) = range(19)  # fmt: skip
 
-WORK = ("pipe", "first", "slope", "amount", "by_unit", "calls", "unit_calls", "conflict", "unit_odd")
+WORK = ("pipe", "first", "slope", "amount", "by_unit", "calls", "unit_calls", "conflict", "unit_odd", "start")
 """Columns of an instruction list (float64): ``amount`` is bytes a unit, or repeats a unit if ``by_unit``;
-``conflict`` is cycles a repeat lost to banks, ``unit_odd`` cycles a unit lost to rows off 32 bytes."""
-W_PIPE, W_FIRST, W_SLOPE, W_AMOUNT, W_BY_UNIT, W_CALLS, W_UNIT_CALLS, W_CONFLICT, W_ODD = range(9)
+``conflict`` is cycles a repeat lost to banks, ``unit_odd`` cycles a unit lost to rows off 32 bytes, ``start`` cycles a
+tile before the first repeat is done."""
+W_PIPE, W_FIRST, W_SLOPE, W_AMOUNT, W_BY_UNIT, W_CALLS, W_UNIT_CALLS, W_CONFLICT, W_ODD, W_START = range(10)
 
 ND_ROW = 256
 """Elements of a row that the fixpipe writes as one burst when it turns fractals into rows."""
 REPEAT_BYTES = 256
-LINE_BYTES = 512
 BLOCK_BYTES = 32
 FRACTAL = 16
 
@@ -388,9 +389,10 @@ def _set(row: np.ndarray, place: int, event: int, pending: np.ndarray) -> None:
 def _move(row: np.ndarray, how: np.ndarray, amount: float, pieces: float) -> None:
     """Fill in a transfer of ``amount`` bytes in ``pieces`` rows: what it holds, and what misalignment adds.
 
-    A row that starts off 32 bytes moves as 2 ceil(B / 128) requests; one that starts off the 512-byte line touches one
-    line more (sources: the request formula fitted to published copies; lines are what memory serves).
+    A row that starts off 32 bytes moves as 2 ceil(B / 128) requests; one that starts off a line touches one line more
+    (sources: the request formula fitted to published copies; lines are what memory serves).
     """
+    line = how[T_LINE_BYTES]
     amount, pieces = np.ceil(amount), max(np.ceil(pieces), 1.0)
     if amount <= 0:
         return
@@ -402,14 +404,14 @@ def _move(row: np.ndarray, how: np.ndarray, amount: float, pieces: float) -> Non
     row[F_LATENCY] = int(how[T_LATENCY] + (how[T_COLD_LATENCY] if cold > 0 else 0.0))
     length = amount / pieces
     odd = how[T_RESIDUE] % BLOCK_BYTES != 0 or (pieces > 1 and how[T_PITCH] % BLOCK_BYTES != 0)
-    off_line = how[T_RESIDUE] % LINE_BYTES != 0 or (pieces > 1 and how[T_PITCH] % LINE_BYTES != 0)
-    lines, requests = 1.0, pieces * np.ceil(length / LINE_BYTES)
+    off_line = how[T_RESIDUE] % line != 0 or (pieces > 1 and how[T_PITCH] % line != 0)
+    lines, requests = 1.0, pieces * np.ceil(length / line)
     if off_line:
-        least = np.ceil(length / LINE_BYTES)
-        if pieces > 1 and how[T_PITCH] % LINE_BYTES != 0:
-            touched = (length - 1) / LINE_BYTES + 1
+        least = np.ceil(length / line)
+        if pieces > 1 and how[T_PITCH] % line != 0:
+            touched = (length - 1) / line + 1
         else:
-            touched = np.ceil((how[T_RESIDUE] % LINE_BYTES + length) / LINE_BYTES)
+            touched = np.ceil((how[T_RESIDUE] % line + length) / line)
         requests = pieces * max(touched, least)
         lines = min(max(touched / least, 1.0), how[T_LINE_LIMIT])
         if lines > 1.0:
@@ -764,7 +766,7 @@ def _work(
     else:
         repeats = np.ceil(size * what[W_AMOUNT] / REPEAT_BYTES)
     body = max(what[W_FIRST], np.ceil(what[W_SLOPE] * repeats)) if repeats > 0 else 0.0
-    row[F_HOLD] = int(body + call_cycles * np.ceil(what[W_CALLS] + size * what[W_UNIT_CALLS]))
+    row[F_HOLD] = int(body + what[W_START] + call_cycles * np.ceil(what[W_CALLS] + size * what[W_UNIT_CALLS]))
     row[F_CONFLICT] = int(what[W_CONFLICT] * repeats)
     row[F_MISALIGNED] = int(np.ceil(what[W_ODD] * size))
     if index == 0:

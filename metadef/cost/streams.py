@@ -203,6 +203,7 @@ def transfer(
         warm_odd + (odd - warm_odd) * cold, target.value("alignment.odd_request_bytes"),
         1 / target.value("alignment.off_line_rate"), unit_bytes, unit_rows, once,
         _port_share(target, path, readers) * _line_share(target, path, pitch, unit_bytes / max(unit_rows, 1.0)),
+        target.value("alignment.line_bytes"),
     )  # fmt: skip
     return row
 
@@ -455,13 +456,13 @@ def _work_row(item: Work, units: int, length: int, cycles: tuple[int, int], conf
     """A row of ``engine.WORK`` for tiles of ``length`` units."""
     first, slope = cycles
     if item.scalar_cycles:
-        return (engine.SCALAR, 0, 1, item.scalar_cycles / units, True, 0, 0, 0, 0)
+        return (engine.SCALAR, 0, 1, item.scalar_cycles / units, True, 0, 0, 0, 0, 0)
     each = item.cycles_per_repeat or slope
     lost = conflict if item.two_sources and slope == 1 else 0
     amount = item.bytes / units if item.bytes else item.repeats / units
     return (
         engine.VECTOR, first, each, amount, not item.bytes, item.calls,
-        (item.tile_calls(length / units) - item.calls) / length, lost, item.odd_cycles / units,
+        (item.tile_calls(length / units) - item.calls) / length, lost, item.odd_cycles / units, item.start_cycles,
     )  # fmt: skip
 
 

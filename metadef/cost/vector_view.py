@@ -60,7 +60,7 @@ class Work:
 
     With ``columns`` the calls in all are one a row, and short rows may be taken together: one call for each 256-byte
     column of all rows of a tile. ``scalar_cycles`` is work of the scalar unit in place of repeats; ``odd_cycles`` what
-    odd rows add, over all units.
+    odd rows add, over all units; ``start_cycles`` what a tile takes before its first repeat is done.
     """
 
     mnemonic: str
@@ -74,6 +74,7 @@ class Work:
     odd_cycles: float = 0.0
     two_sources: bool = False
     columns: int = 0
+    start_cycles: float = 0.0
 
     def tile_calls(self, part: Any) -> Any:
         """Dependent calls in a tile that is ``part`` (number or array) of all units."""
@@ -109,23 +110,12 @@ class VectorView:
         Raises:
             TargetError: the instruction list names an instruction that the target lacks.
         """
-        if kernel.op_type in WINOGRAD_PHASES:
-            view: VectorView = kernel.attrs["shape"].view(kernel)
+        view = _view_of(kernel, target)
+        if not target.has_registers:
             return view
-        if kernel.algorithm == TIMING_ONLY:
-            from metadef.cost.signature_view import signature_view
+        from metadef.cost.registers import in_registers
 
-            return signature_view(kernel, target)
-        opdef = get_op(kernel.op_type)
-        build = {
-            CostClass.SOFTMAX: _row_kernel,
-            CostClass.NORM: _row_kernel,
-            CostClass.REDUCE: _row_kernel,
-            CostClass.POOL: _pool_kernel,
-            CostClass.MOVE: _move_kernel,
-            CostClass.GATHER: _gather_kernel,
-        }.get(opdef.cost, _flat_kernel)
-        return build(kernel, opdef.work, target)
+        return in_registers(view, target)
 
     def share(self, pieces: int, *, smallest: bool = False) -> int:
         """Units of the fullest or the emptiest core."""
@@ -138,6 +128,27 @@ class VectorView:
         room = target.buffer_bytes["UB"] // 2
         per_unit = max(moved / self.units, 1.0)
         return VectorTile(self.units, self.unit_elements, max(1, min(self.units, int(room // per_unit))))
+
+
+def _view_of(kernel: Kernel, target: Target) -> VectorView:
+    """Streams and the instruction list as written down, instruction by instruction."""
+    if kernel.op_type in WINOGRAD_PHASES:
+        view: VectorView = kernel.attrs["shape"].view(kernel)
+        return view
+    if kernel.algorithm == TIMING_ONLY:
+        from metadef.cost.signature_view import signature_view
+
+        return signature_view(kernel, target)
+    opdef = get_op(kernel.op_type)
+    build = {
+        CostClass.SOFTMAX: _row_kernel,
+        CostClass.NORM: _row_kernel,
+        CostClass.REDUCE: _row_kernel,
+        CostClass.POOL: _pool_kernel,
+        CostClass.MOVE: _move_kernel,
+        CostClass.GATHER: _gather_kernel,
+    }.get(opdef.cost, _flat_kernel)
+    return build(kernel, opdef.work, target)
 
 
 def compute_width(dtype: DType, work: VectorWork) -> int:

@@ -23,6 +23,7 @@ def rank_vector_tiles(
     stores = sum((lengths * item.unit_bytes for item in shape.outputs), np.zeros(len(lengths)))
     part = lengths / view.units
     busy = part * sum(_busy_cycles(work, target) for work in view.work)
+    busy += sum(work.start_cycles for work in view.work)
     calls = sum((work.tile_calls(part) for work in view.work), np.zeros(len(lengths)))
     return vector_tile_cycles(target, loads, stores, busy, calls, -(-share // lengths), cores, double)
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from metadef.cost import engine
+from metadef.cost.registers import function
 from metadef.cost.run import CoreRun, KernelRun, run_kernel, run_stream, task_us
 from metadef.cost.streams import CoreStream, MemoryState, transfer
+from metadef.cost.vector_view import Work
 from metadef.dtype import DType
 from metadef.format import TensorDesc, ceil_div
 from metadef.kernel import CubeTile, Engine, Kernel
@@ -75,14 +77,23 @@ def add_tiles(
     tiles = ceil_div(elements * 2, tile_bytes * cores)
     loads = [transfer(target, "GM->UB", cold=cold, to_memory=cold, unit_bytes=tile_bytes) for _ in range(2)]
     store = transfer(target, "UB->GM", to_memory=write_back, unit_bytes=tile_bytes)
-    first, slope = target.vector_instruction("add", 2)
-    conflict = target.value("vector.bank_conflict_cycles") if bank_conflict else 0
-    work = np.asarray([(engine.VECTOR, first, slope, tile_bytes, False, 1, 0, conflict, 0)], np.float64)
+    work = _addition(target, tile_bytes, bank_conflict)
     slots = 1 + double_buffer
     call = target.value("vector.dependent_call_cycles")
     stream = CoreStream(4 * slots, None, np.stack([*loads, store]), 2, work, tiles, 1, slots, call)
     core = run_stream(stream, target, cores)
     return CopyRun(core, elements * 6, task_us(core, target, cores, protocol))
+
+
+def _addition(target: Target, tile_bytes: int, bank_conflict: bool) -> np.ndarray:
+    """Rows of ``engine.WORK`` for an addition of tiles of so many bytes."""
+    first, slope = target.vector_instruction("add", 2)
+    conflict = target.value("vector.bank_conflict_cycles") if bank_conflict else 0
+    row = (engine.VECTOR, first, slope, tile_bytes, False, 1, 0, conflict, 0, 0)
+    if target.has_registers:
+        item = function([Work("add", 2, bytes=tile_bytes)], target, loads=2, stores=1)
+        row = (engine.VECTOR, first, item.cycles_per_repeat, tile_bytes, False, 0, 0, 0, 0, item.start_cycles)
+    return np.asarray([row], np.float64)
 
 
 @dataclass(frozen=True)

@@ -34,4 +34,5 @@ def test_the_size_of_the_card_decides():
 @pytest.mark.parametrize("soc", known_targets())
 def test_every_chip_states_its_memory(soc):
     least = 8 << 30 if soc == "Ascend310" else 24e9
-    assert least <= load_target(soc).device_bytes <= 64 << 30
+    most = (128 if soc == "Ascend950PR" else 64) << 30
+    assert least <= load_target(soc).device_bytes <= most

@@ -55,6 +55,7 @@ def test_ascend910b_asks_which_part():
         ("Ascend310P1", 10, 1060, 86.84, 16 << 20),
         ("Ascend310P3", 8, 1060, 69.47, 16 << 20),
         ("Ascend310", 2, 680, 11.14, 8 << 20),
+        ("Ascend950PR", 32, 1650, 432.5, 128 << 20),
     ],
 )
 def test_peaks_follow_from_the_platform_files(soc, cores, clock_mhz, tflops, l2_bytes):
@@ -67,6 +68,18 @@ def test_the_first_generation_saturates_and_has_no_fixpipe():
     target = load_target("Ascend910A")
     assert (target.coupled, target.has_fixpipe, target.overflow) == (True, False, "saturate")
     assert target.c0(DType.FLOAT) == 16 and DType.FLOAT not in target.cube_dtypes
+
+
+def test_other_names_of_a_chip_mean_the_same_chip(tmp_path):
+    chip = load_target("Ascend950PR")
+    assert load_target("Ascend910_95") == load_target("ascend950") == chip
+    assert (chip.coupled, chip.has_registers, chip.has_direct_path) == (False, True, True)
+    assert chip.buffer_bytes["UB"] == 248 << 10 and chip.value("memory.l2_line_bytes") == 128
+    assert not any(load_target(name).has_registers for name in ("Ascend910B3", "Ascend310P3"))
+    assert not any(load_target(name).has_direct_path for name in ("Ascend910B3", "Ascend310P3"))
+    path = tmp_path / "Mine.yaml"
+    path.write_text("inherits: Ascend950PR\nsoc: Mine\n")
+    assert load_target(str(path)).has_registers
 
 
 def test_unknown_name_has_near_misses():
