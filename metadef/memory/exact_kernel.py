@@ -23,8 +23,8 @@ TRAIL, CHOSEN, MIN_RANK_BELOW, MARK, PARTS, PART, PART_COUNT = range(8, 15)
 FRAME_COLUMNS = 15
 
 # Called from compiled code only: without wrappers the first compilation is a quarter shorter. Loops in place of NumPy's
-# slices and selections for the same reason; and counters start at np.int64(0), since with a literal 0 Numba compiles what
-# they are passed to twice, once for the literal.
+# slices and selections for the same reason; and counters start at np.int64(0), since with a literal 0 Numba compiles
+# what they are passed to twice, once for the literal.
 _helper: Any = compiled(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
