@@ -314,8 +314,9 @@ def register(opdef: OpDef) -> OpDef:
 
 def find_op(op_type: str, domain: str = "ascend") -> OpDef | None:
     """The prototype, or None."""
-    import metadef.ops  # noqa: F401  (fills the registry on first use)
+    from metadef.ops import load_families
 
+    load_families()
     return _REGISTRY.get((domain, op_type))
 
 
@@ -338,6 +339,7 @@ def get_op(op_type: str, node: str = "") -> OpDef:
 
 def all_op_types() -> list[str]:
     """Declared Ascend operator types, sorted."""
-    import metadef.ops  # noqa: F401
+    from metadef.ops import load_families
 
+    load_families()
     return sorted(op_type for domain, op_type in _REGISTRY if domain == "ascend")

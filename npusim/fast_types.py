@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from metadef.dtype import DType
 from metadef.op import CostClass, get_op
 from metadef.passes.placement import DEVICE_TYPES, OTHER_TYPES
-from npusim.kernels.plans import PLANNERS
+from npusim.kernels.plans import planned_types
 from npusim.kernels.plans.site import ELEMENT_NAMES
 from npusim.kernels.plans.vector import FLOAT_ONLY
 
@@ -38,5 +38,5 @@ def host_types(op_type: str) -> HostTypes:
     known = set(DType) if opdef.cost in _BY_WIDTH and op_type not in _MIXED else set(ELEMENT_NAMES)
     if op_type in FLOAT_ONLY:
         known = {dtype for dtype in known if dtype.is_float}
-    fast = tuple(dtype for dtype in types if op_type in PLANNERS and dtype in known)
+    fast = tuple(dtype for dtype in types if op_type in planned_types() and dtype in known)
     return HostTypes(fast, tuple(dtype for dtype in types if dtype not in fast))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from metadef.error import Problem, UsageError
 from metadef.gears import GearChoice, choose_gear, input_shapes, varying_axes
 from metadef.program import Program
-from npusim.elastic import Elastic, ElasticProgram
 from npusim.loaded import LoadedProgram
+
+if TYPE_CHECKING:
+    from npusim.elastic import Elastic, ElasticProgram
 
 PADDING = ("batch", "all", "none")
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from metadef.error import DeviceFault, UsageError
 from metadef.program import Program, Task
-from npusim.device import Device
+from npusim.device import Device, release_pages
 from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, TRACE_FULL, Executor
 from npusim.flow import Tracer, stepwise
-from npusim.host import run_host_task
 from npusim.kernels.plans import PlanOptions, loaded_tensors, plan_program, plan_task, task_table
 
 NUMERICS = ("exact", "fast")
@@ -89,6 +88,9 @@ class LoadedProgram:
         self.plan = plan_program(self.device, self.options, self._packed)
         self._loaded = loaded_tensors(program)
         self._executor = beside.executor if beside else Executor(self.threads)
+        if len(self.plan.packing):
+            self._executor.run(self.plan.packing)
+            release_pages(self.device.weights)
         self._turns: _Turns = beside._turns if beside else _Turns()
         self.trace: tuple[int, ...] | None = None
 
@@ -168,7 +170,7 @@ class LoadedProgram:
             if status.code == HOST_ROW and task.id in self.plan.late:
                 self._run_late(task)
             else:
-                run_host_task(task, self.device, self.overflow)
+                self._run_on_host(task)
             for follower in merged:
                 self._run_task(follower)
             row = status.row + 1
@@ -180,13 +182,18 @@ class LoadedProgram:
             return
         calls = plan_task(task, self.device, self.options, self._loaded)[0] if task.on_device else None
         if calls is None:
-            run_host_task(task, self.device, self.overflow)
+            self._run_on_host(task)
             return
         status = self._executor.run(task_table(calls))
         if status.code == NOT_FINITE:
-            run_host_task(task, self.device, self.overflow)
+            self._run_on_host(task)
         elif status.code != OK:
             raise _fault(status.code, status.info, task)
+
+    def _run_on_host(self, task: Task) -> None:
+        from npusim.host import run_host_task
+
+        run_host_task(task, self.device, self.overflow)
 
     def _run_task(self, task: Task) -> None:
         first, last = self.plan.rows_of(task.id)

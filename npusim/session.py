@@ -18,18 +18,13 @@ from metadef.dtype import DType
 from metadef.error import UsageError
 from metadef.flow import task_path
 from metadef.gears import GearChoice, parse_gears
-from metadef.graph import Graph
-from metadef.memory_pool import PoolStats
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
 from metadef.target import Target, load_target
 from npusim.device import check_output_names, named_arrays, public_type
-from npusim.elastic import Elastic, ElasticProgram, Shapes
 from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
 from npusim.onchip import check_on_chip
-from npusim.profile import Profile, TaskProfile
-from npusim.spill import spill
 from npusim.variants import Variants
 
 if TYPE_CHECKING:
@@ -37,7 +32,10 @@ if TYPE_CHECKING:
 
     from metadef.compiler import Compilation, CompileOptions, StageHook
     from metadef.memory.plan import MemoryPlan
+    from metadef.memory_pool import PoolStats
     from metadef.rewrite import PassReport
+    from npusim.elastic import ElasticProgram, Shapes
+    from npusim.profile import Profile, TaskProfile
 
 _ONNX_TYPE_NAMES = {DType.FLOAT: "float", DType.DOUBLE: "double"}
 
@@ -153,13 +151,15 @@ class InferenceSession:
         self._gear, self.program = next(iter(self.model.programs.items()))
         loaded = self._gears.loaded(self._gear)
         if self.options.elastic and self._gears.geared and self._compilation is not None:
+            from npusim.elastic import Elastic
+
             self._gears.elastic = Elastic(
                 partial(_compile_shapes, source, self.target, self.options), loaded.device.memory
             )
         self._variant: InferenceSession | None = None
         self._variants: Variants[InferenceSession] | None = None
-        if self._compilation is not None and not isinstance(source, Graph):
-            self._variants = Variants(source, partial(_with_values, source, self.options))
+        if self._compilation is not None:
+            self._variants = _variants(source, self.options)
         self.gear_choice: GearChoice | None = None
         self._profiles: dict[tuple[str, tuple[int, ...] | None], SessionProfile] = {}
         if self.options.profile:
@@ -311,6 +311,7 @@ class InferenceSession:
         if isinstance(source, str | Path) and str(source).endswith(".om"):
             return self._checked_model(load_om(Path(source)))
         from metadef.compiler import compile_model
+        from npusim.spill import spill
 
         self._compilation = compile_model(source, self.options.compile_options(), on_stage=on_stage)
         spill(self._compilation)
@@ -439,6 +440,13 @@ def _node_arg(binding: Binding) -> NodeArg:
 
 def _type_name(dtype: DType) -> str:
     return f"tensor({_ONNX_TYPE_NAMES.get(dtype, dtype.label)})"
+
+
+def _variants(source: Any, options: SessionOptions) -> Variants[InferenceSession] | None:
+    """Sessions with other values of initializers; None for a graph, which has none."""
+    from metadef.graph import Graph
+
+    return None if isinstance(source, Graph) else Variants(source, partial(_with_values, source, options))
 
 
 def _with_values(source: Any, options: SessionOptions, values: Mapping[str, np.ndarray]) -> InferenceSession:

@@ -15,13 +15,13 @@ import numpy as np
 
 from npusim.kernels import panels
 from npusim.kernels.conv_fill import FIELDS
-from npusim.kernels.conv_pack import PackedConv, pack_conv
+from npusim.kernels.conv_pack import PackedConv, pack_conv, pack_stored_conv
 from npusim.kernels.conv_pieces import dense_scratch, piece_tables, tap_run
 from npusim.kernels.conv_scratch import Conv2D, Scratch, choose_split
 from npusim.kernels.desc import SIZE, Call, call, int64_table
 from npusim.kernels.epilogue import Epilogue
 
-__all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pack_conv"]
+__all__ = ["Conv2D", "PackedConv", "conv2d", "fill_fields", "lane_strides", "pack_conv", "pack_stored_conv"]
 
 
 def conv2d(
@@ -61,7 +61,7 @@ def conv2d(
         stored=stored,
         tiles=layout.tiles(band_rows),
         last_tiles=layout.tiles(layout.oh - (bands - 1) * band_rows),
-        pitch=layout.out_row_pitch,
+        pitch=layout.places(band_rows),
         buffer_offset=layout.bytes,
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),

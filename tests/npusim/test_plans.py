@@ -18,7 +18,7 @@ from metadef.format import Format, unpack
 from metadef.kernel import Engine, FusedOp
 from metadef.ops.numeric import narrow, widen
 from metadef.ops.quantise import packed_scale
-from npusim.kernels.plans import PLANNERS
+from npusim.kernels.plans import planned_types
 from npusim.twin import run_twin, run_wide
 from tests.npusim.mini_program import MiniTask, Value, mini_task
 
@@ -626,4 +626,4 @@ def test_what_has_no_fast_kernel_runs_on_its_twin_and_says_why(draw: Draw):
 def test_every_planned_type_is_declared():
     from metadef.op import all_op_types
 
-    assert set(PLANNERS) <= set(all_op_types())
+    assert planned_types() <= set(all_op_types())

@@ -1,16 +1,18 @@
 """Host plans: how this computer carries out a device task with its own kernels.
 
-A planner function takes a :class:`Site` (a task with host addresses) and returns the executor's calls. ``PLANNERS``
-maps operator types to planner functions; each states what it cannot do by raising :class:`NoFastKernel`, and the task
+A planner function takes a :class:`Site` (a task with host addresses) and returns the executor's calls. ``planner_of``
+finds it by operator type; each states what it cannot do by raising :class:`NoFastKernel`, and the task
 then runs on its derived twin. Constant weights are packed once, here, into the kernels' own layout, after which the
 mapped pages of the model file are let go.
 """
 
 from __future__ import annotations
 
+import importlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -20,61 +22,81 @@ from metadef.program import Program, Task
 from npusim.device import Device
 from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
-from npusim.kernels.plans import (
-    lanes,
-    matmul,
-    move,
-    pool,
-    reduce,
-    resize,
-    rows,
-    slicing,
-    storage,
-    transposed,
-    vector,
-    winograd,
-)
 from npusim.kernels.plans.merge import merged_calls
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
 
-__all__ = ["PLANNERS", "HostPlan", "NoFastKernel", "PlanOptions", "Site", "plan_program", "plan_task", "task_table"]
+__all__ = [
+    "HostPlan",
+    "NoFastKernel",
+    "PlanOptions",
+    "Site",
+    "plan_program",
+    "plan_task",
+    "planned_types",
+    "planner_of",
+    "task_table",
+]
 
 PlanFunction = Callable[[Site], list[Call]]
 Jump = tuple[int, int, int]
 """Kind of the row, position of the task to go on with, host address of the condition."""
 Row = Call | int | Jump
-PLANNERS: dict[str, PlanFunction] = {
-    "AvgPoolV2": pool.plan_pool,
-    "BNInfer": vector.plan_batch_norm,
-    "BatchMatMulV2": matmul.plan_matmul,
-    "BroadcastToD": move.plan_broadcast,
-    "ConcatD": slicing.plan_concat,
-    "Conv2D": winograd.plan_convolution,
-    "Conv2DTransposeD": transposed.plan_transposed,
-    "GatherV2": slicing.plan_gather,
-    "GlobalAveragePool": pool.plan_pool,
-    "Identity": move.plan_identity,
-    "InstanceNorm": rows.plan_instance_norm,
-    "LayerNorm": rows.plan_layer_norm,
-    "LogSoftmaxV2": rows.plan_softmax,
-    "MatMulV2": matmul.plan_matmul,
-    "MaxPoolV3": pool.plan_pool,
-    "PadD": move.plan_pad,
-    "ResizeBilinearV2D": resize.plan_bilinear,
-    "ResizeNearestNeighborV2D": move.plan_resize,
-    "RmsNorm": rows.plan_rms_norm,
-    "ShuffleChannel": lanes.plan_shuffle,
-    "ScatterUpdate": slicing.plan_scatter,
-    "SoftmaxV2": rows.plan_softmax,
-    "SplitD": slicing.plan_split,
-    "SplitVD": slicing.plan_split,
-    "StridedSliceD": slicing.plan_slice,
-    "TileD": move.plan_tile,
-    "TransData": storage.plan_trans_data,
-    "TransposeD": move.plan_transpose,
-    **dict.fromkeys(reduce.REDUCTIONS, reduce.plan_reduction),
-    **dict.fromkeys(vector.ELEMENTWISE_TYPES, vector.plan_elementwise),
+_PLACES: dict[str, str] = {
+    "AvgPoolV2": "pool.plan_pool",
+    "BNInfer": "vector.plan_batch_norm",
+    "BatchMatMulV2": "matmul.plan_matmul",
+    "BroadcastToD": "move.plan_broadcast",
+    "ConcatD": "slicing.plan_concat",
+    "Conv2D": "winograd.plan_convolution",
+    "Conv2DTransposeD": "transposed.plan_transposed",
+    "GatherV2": "slicing.plan_gather",
+    "GlobalAveragePool": "pool.plan_pool",
+    "Identity": "move.plan_identity",
+    "InstanceNorm": "rows.plan_instance_norm",
+    "LayerNorm": "rows.plan_layer_norm",
+    "LogSoftmaxV2": "rows.plan_softmax",
+    "MatMulV2": "matmul.plan_matmul",
+    "MaxPoolV3": "pool.plan_pool",
+    "PadD": "move.plan_pad",
+    "ResizeBilinearV2D": "resize.plan_bilinear",
+    "ResizeNearestNeighborV2D": "move.plan_resize",
+    "RmsNorm": "rows.plan_rms_norm",
+    "ShuffleChannel": "lanes.plan_shuffle",
+    "ScatterUpdate": "slicing.plan_scatter",
+    "SoftmaxV2": "rows.plan_softmax",
+    "SplitD": "slicing.plan_split",
+    "SplitVD": "slicing.plan_split",
+    "StridedSliceD": "slicing.plan_slice",
+    "TileD": "move.plan_tile",
+    "TransData": "storage.plan_trans_data",
+    "TransposeD": "move.plan_transpose",
 }
+_FAMILIES = {"reduce.plan_reduction": "REDUCTIONS", "vector.plan_elementwise": "ELEMENTWISE_TYPES"}
+"""Functions that plan all the types that their module lists under this name."""
+
+
+def _named(place: str) -> Any:
+    """What a module of this package calls so. A module is imported when the first task of its kind is planned: a
+    process that runs a compiled model wants its first result soon."""
+    module, _, name = place.partition(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+@cache
+def planner_of(op_type: str) -> PlanFunction | None:
+    """The function that plans tasks of an operator type; None where only the twin can run them."""
+    place = _PLACES.get(op_type)
+    if place is None:
+        for function, types in _FAMILIES.items():
+            if op_type in _named(f"{function.partition('.')[0]}.{types}"):
+                place = function
+    return _named(place) if place else None
+
+
+def planned_types() -> frozenset[str]:
+    """Operator types that have a planner."""
+    listed = [_named(f"{function.partition('.')[0]}.{types}") for function, types in _FAMILIES.items()]
+    return frozenset(_PLACES).union(*listed)
 
 
 @dataclass(frozen=True)
@@ -83,7 +105,8 @@ class HostPlan:
 
     A task that Python runs has one row, which hands its position back. ``fallbacks`` says by name why tasks of the
     device have no fast kernel; ``calls``, in the rows ``call_rows``, keep descriptors and packed weights alive. Tasks
-    in ``late`` (loads of streamed weights, and what reads them) are planned when their turn comes.
+    in ``late`` (loads of streamed weights, and what reads them) are planned when their turn comes. ``packing`` fills
+    packed weights and runs once, before any row.
     """
 
     table: np.ndarray
@@ -94,6 +117,7 @@ class HostPlan:
     call_rows: tuple[int, ...]
     late: frozenset[int]
     entries: tuple[int, ...]
+    packing: np.ndarray
 
     def rows_of(self, position: int) -> tuple[int, int]:
         """First and last row of a task by itself."""
@@ -119,6 +143,7 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
     """
     planned: list[Sequence[Row]] = []
     python_tasks, fallbacks, late = [], {}, []
+    packing: list[Call] = []
     loaded = loaded_tensors(device.program)
     for position, task in enumerate(device.program.tasks):
         if task.is_jump:
@@ -128,7 +153,9 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
             late.append(position)
             planned.append([position])
             continue
-        calls, reason = plan_task(task, device, options, packed=packed) if task.on_device else (None, "")
+        calls, reason = (
+            plan_task(task, device, options, packed=packed, packing=packing) if task.on_device else (None, "")
+        )
         planned.append([position] if calls is None else calls)
         if calls is None:
             python_tasks.append(position)
@@ -138,13 +165,24 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
     places = tuple(number for number, row in enumerate(rows) if isinstance(row, Call))
     made = [row for row in rows if isinstance(row, Call)]
     table = np.zeros((len(rows), 3), np.int64)
-    table[list(places)] = task_table(made)
+    both = task_table([*packing, *made])
+    table[list(places)] = both[len(packing) :]
     for number, row in enumerate(rows):
         if isinstance(row, int):
             table[number] = ROW_HOST, 0, row
         elif isinstance(row, tuple):
             table[number] = row[0], entries[row[1]], row[2]
-    return HostPlan(table, first_row, tuple(python_tasks), fallbacks, tuple(made), places, frozenset(late), entries)
+    return HostPlan(
+        table=table,
+        first_row=first_row,
+        python_tasks=tuple(python_tasks),
+        fallbacks=fallbacks,
+        calls=(*made, *packing),
+        call_rows=places,
+        late=frozenset(late),
+        entries=entries,
+        packing=both[: len(packing)],
+    )
 
 
 def _laid_out(
@@ -192,18 +230,28 @@ def plan_task(
     options: PlanOptions,
     loaded: frozenset[int] = frozenset(),
     packed: dict[object, Any] | None = None,
+    packing: list[Call] | None = None,
 ) -> tuple[list[Call] | None, str]:
     """The calls of a device task and "", or None and the reason why only its twin can run it.
 
     ``loaded`` are tensors in the arena that hold a streamed weight at this moment; ``packed`` holds packed weights that
-    programs over the same weights share.
+    programs over the same weights share. Calls that fill packed weights go to ``packing``, if it is given, and before
+    the task's own otherwise.
     """
     if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
         return [], ""
-    function = lanes.plan_lanes if task.kernel.moves_lanes else PLANNERS.get(task.kernel.op_type)
+    function = _named("lanes.plan_lanes") if task.kernel.moves_lanes else planner_of(task.kernel.op_type)
     if function is None:
         return None, f"no fast kernel for operator {task.kernel.op_type}"
+    site = Site(task, device, options, loaded, packed)
+    calls: list[Call] | None
     try:
-        return function(Site(task, device, options, loaded, packed)), ""
-    except NoFastKernel as refusal:
-        return None, str(refusal)
+        calls, refusal = function(site), ""
+    except NoFastKernel as reason:
+        calls, refusal = None, str(reason)
+    if packing is not None:
+        # Also of a task that is refused: others may share what it packed.
+        packing += site.packing
+    elif calls is not None:
+        calls = [*site.packing, *calls]
+    return calls, refusal

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metadef.format import IMAGE_FORMATS
+from metadef.format import IMAGE_FORMATS, Format
 from metadef.ops.geometry import ConvGeometry
-from npusim.kernels.conv import Conv2D, conv2d, pack_conv
+from npusim.kernels.conv import Conv2D, PackedConv, conv2d, pack_conv, pack_stored_conv
 from npusim.kernels.desc import Call
 from npusim.kernels.plans.fusion import Epilogue, epilogue_of, extensible
 from npusim.kernels.plans.site import NoFastKernel, Site
@@ -19,9 +19,7 @@ def plan_conv(site: Site) -> list[Call]:
     packed = site.packed(
         ("conv", shape.c, shape.o, shape.kernel, shape.groups),
         (1, 2),
-        lambda: pack_conv(
-            shape, site.constant(1), site.wide_constant(2) if site.has(2) else None, site.element(site.input(1))
-        ),
+        lambda: _packed(site, shape),
     )
     dtypes = (site.element(x), site.element(out))
 
@@ -29,6 +27,18 @@ def plan_conv(site: Site) -> list[Call]:
         return conv2d(shape, site.address(x), packed, address, dtypes, rule)
 
     return [extensible(site, make, epilogue_of(site, site.kernel.fused))]
+
+
+def _packed(site: Site, shape: Conv2D) -> PackedConv:
+    """Filter and bias in the kernels' order, where it can be made in one pass over the stored filter by a call."""
+    bias = site.wide_constant(2) if site.has(2) else None
+    filters = site.input(1)
+    if filters.desc.format is Format.FRACTAL_Z and site.is_constant(1):
+        stored = pack_stored_conv(shape, site.address(filters), filters.desc.c0, site.element(filters), bias)
+        if stored is not None:
+            site.packing += stored[1]
+            return stored[0]
+    return pack_conv(shape, site.constant(1), bias, site.element(filters))
 
 
 def shape_of(site: Site) -> Conv2D:

@@ -29,7 +29,7 @@ def plan_matmul(site: Site) -> list[Call]:
     if site.is_constant(1):
         packed = site.packed(("matmul", g.transpose_b), (1,), lambda: _pack_constant(site, g))
     else:
-        packed = _pack_running(site, g, calls)
+        packed = _pack_stored(site, g, calls)
     left, a_bytes = stored_matrices(site, a)
     result, out_bytes = stored_matrices(site, out)
     batch = Batch(
@@ -46,12 +46,17 @@ def plan_matmul(site: Site) -> list[Call]:
 
 
 def _pack_constant(site: Site, g: MatMulGeometry) -> PackedB:
+    """By a call of the load where the kernels know the stored form."""
+    try:
+        return _pack_stored(site, g, site.packing)
+    except NoFastKernel:
+        pass
     values = site.constant(1)
     return pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
 
 
-def _pack_running(site: Site, g: MatMulGeometry, calls: list[Call]) -> PackedB:
-    """B that is computed at run time: a packing task of its own before the product."""
+def _pack_stored(site: Site, g: MatMulGeometry, calls: list[Call]) -> PackedB:
+    """B as the device stores it, packed by a call of its own. Raises NoFastKernel for a form kernels cannot read."""
     b = site.input(1)
     stored, bytes_each = stored_matrices(site, b)
     count = b.desc.elements // (g.k * g.n)

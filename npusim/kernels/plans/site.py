@@ -14,6 +14,7 @@ from metadef.kernel import Kernel
 from metadef.ops.numeric import widen
 from metadef.program import Operand, Region, Task
 from npusim.device import Device, release_pages
+from npusim.kernels.desc import Call
 
 ELEMENT_NAMES = {
     DType.FLOAT: "f32",
@@ -45,7 +46,7 @@ class PlanOptions:
 
 
 class Site:
-    """A task on its device."""
+    """A task on its device. ``packing``: calls that fill packed weights; they run before the task, once a load."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Site:
         self.device = device
         self.options = options
         self.loaded = loaded
+        self.packing: list[Call] = []
         self._packed: dict[object, Any] = {} if packed is None else packed
 
     @property
