@@ -6,7 +6,6 @@ command line prints ``str(error)`` and leaves with ``error.exit_code``; no trace
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -112,6 +111,8 @@ class DeviceFault(LabError):
 
 def near_misses(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Known names that look like ``name``, best first (case is ignored)."""
+    import difflib
+
     by_lower = {item.lower(): item for item in known}
     return [by_lower[item] for item in difflib.get_close_matches(name.lower(), by_lower, count, 0.6)]
 

@@ -5,6 +5,8 @@ An interrupted run or a full disk leaves the earlier file as it was.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import sys
 import tempfile
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from metadef.error import UsageError
+
+_SEAL_BYTES = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path:
@@ -74,3 +78,19 @@ def atomic_write(path: str | Path, write: Callable[[BinaryIO], object]) -> Path:
 def write_text(path: str | Path, text: str) -> Path:
     """UTF-8 text through :func:`atomic_write`."""
     return atomic_write(path, lambda stream: stream.write(text.encode()))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """What :func:`write_sealed` put in a file of the cache; None where it is absent, damaged or cut short."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    body = data[_SEAL_BYTES:]
+    return body if hashlib.sha256(body).digest() == data[:_SEAL_BYTES] else None
+
+
+def write_sealed(path: Path, body: bytes) -> None:
+    """Write a file of the cache behind its checksum. Where that cannot be done nothing happens: it only saves time."""
+    with contextlib.suppress(UsageError):
+        atomic_write(path, lambda stream: stream.write(hashlib.sha256(body).digest() + body))

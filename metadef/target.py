@@ -8,8 +8,11 @@ hash of its constants, so costs may be memoised.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import marshal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +22,7 @@ from typing import Any
 
 from metadef.dtype import DType
 from metadef.error import Problem, TargetError, near_misses, suggest
+from metadef.files import cache_folder, read_sealed, write_sealed
 
 SURENESS = ("measured", "vendor", "inferred", "unknown")
 DEFAULT_SOC = "Ascend910B3"
@@ -291,20 +295,34 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """A file's own tree."""
-    import yaml
-
+    """A file's own tree. What became of a text is kept in the cache: YAML takes longer than all else of a chip."""
     try:
-        # libyaml's parser, where it is there, takes a tenth of the time.
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    except (OSError, yaml.YAMLError) as error:
+        text = path.read_bytes()
+        kept = cache_folder() / "chips" / hashlib.sha256(sys.version.encode() + text).hexdigest()[:24]
+        body = read_sealed(kept)
+        tree = _from_yaml(text) if body is None else marshal.loads(body)
+    except (OSError, ValueError) as error:
         raise TargetError(
             f"cannot read the chip file {path}", got=str(error), hint=f"known chips: {', '.join(known_targets())}"
         ) from None
     if not isinstance(tree, dict):
         raise TargetError(f"{path} is no mapping", expected="groups of constants", got=type(tree).__name__)
+    if body is None:
+        # A tree may hold what marshal does not know (dates).
+        with contextlib.suppress(ValueError):
+            write_sealed(kept, marshal.dumps(tree))
     return tree
+
+
+def _from_yaml(text: bytes) -> Any:
+    """Raises ValueError where the text is no YAML."""
+    import yaml
+
+    try:
+        # libyaml's parser, where it is there, takes a tenth of the time.
+        return yaml.load(text.decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 
 from metadef.dtype import DType
 from metadef.error import TargetError
+from metadef import target
 from metadef.target import DEFAULT_SOC, SURENESS, known_targets, load_target
 
 
@@ -109,3 +110,16 @@ def test_faults_of_a_file_come_together(tmp_path):
 def test_missing_constant_is_named():
     with pytest.raises(TargetError, match=r"memory\.l2_bytes"):
         load_target("Ascend910B1").value("memory.l2_byte")
+
+
+def test_a_chip_file_is_parsed_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPUSIM_KERNEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "Mine.yaml"
+    path.write_text("inherits: Ascend910B3\nsoc: Mine\n")
+    first = load_target(str(path))
+    monkeypatch.setattr(target, "_from_yaml", lambda text: pytest.fail("parsed again"))
+    assert load_target(str(path)) == first and dict(load_target(str(path)).constants) == dict(first.constants)
+    for kept in (tmp_path / "cache" / "chips").iterdir():
+        kept.write_bytes(b"damaged")
+    monkeypatch.undo()
+    assert load_target(str(path)) == first
