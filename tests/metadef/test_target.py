@@ -2,9 +2,9 @@
 
 import pytest
 
+from metadef import target
 from metadef.dtype import DType
 from metadef.error import TargetError
-from metadef import target
 from metadef.target import DEFAULT_SOC, SURENESS, known_targets, load_target
 
 
