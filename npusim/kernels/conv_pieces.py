@@ -123,6 +123,7 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
             k.store(f[panels.BIAS] + unit * 64, block + 8 * tiles.BIAS)
             pixels = k.var(out + unit * f[panels.OC])
             lanes = (f[panels.CHANNELS] - unit * 16, f[panels.STORED] - unit * 16)
+            pitch = k.var(f[panels.PITCH])
             itself = stores & many.eq(1) & (k.minimum(*lanes) >= 16)
             with k.loop(count) as t:
                 row = table + t * 32
@@ -130,6 +131,8 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
                 k.store(base + k.field(row, 2), block + 8 * tiles.X)
                 k.store(k.select(itself, at, 0), block + 8 * tiles.OUT)
                 k.store(live, block + 8 * tiles.LIVE)
+                k.store(pitch.get(), block + 8 * tiles.PITCH)
+                pitch.set(pitch.get() + live * f[panels.PLACE_BYTES])
                 with k.loop(first + many, start=first) as piece:
                     entry = f[panels.UNIT_SHIFTS] + piece * 32
                     k.store(f[panels.TAPS] + k.field(entry, 0), block + 8 * tiles.TAPS)

@@ -16,6 +16,7 @@ from npusim.kernels import panels, parts
 from npusim.kernels.cpu import host, l2_bytes
 
 PIXEL = 64
+_ADDRESSES = 8  # pixels of a tile whose addresses general registers hold
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Scratch:
             return steps
         if self._contiguous():
             return panels.run_tiles(band_rows * self.ow, self.pixel_bytes)
+        if self._crosses(band_rows):
+            return [panels.TileStep(t.length, 0, 0, t.pixels) for t in panels.run_tiles(band_rows * self.ow, 0)]
         return [
             panels.TileStep(1, t.length, row * self.out_row_pitch + t.x_offset, t.pixels)
             for row in range(band_rows)
@@ -155,10 +158,25 @@ class Scratch:
         most = host().tile_rows
         if self.ow * 2 <= most:
             return -(-band_rows // (most // self.ow)), band_rows * self.ow
-        if self._contiguous():
+        if self._contiguous() or self._crosses(band_rows):
             return panels.run_extent(band_rows * self.ow)
         tiles, pixels = panels.run_extent(self.ow)
         return band_rows * tiles, band_rows * pixels
+
+    def places(self, band_rows: int) -> int | np.ndarray:
+        """Bytes between segments of a tile or, where tiles run over the ends of rows, the place of every pixel."""
+        if not self._crosses(band_rows):
+            return self.out_row_pitch
+        rows = np.arange(band_rows, dtype=np.int64).reshape(-1, 1) * self.out_row_pitch
+        places = (rows + np.arange(self.ow, dtype=np.int64) * self.pixel_bytes).ravel()
+        return np.append(places, places[-1])  # the last tile may compute a pixel that does not count
+
+    def _crosses(self, band_rows: int) -> bool:
+        """Whether tiles run over the ends of rows: where that saves tiles and their addresses fit the registers."""
+        most = host().tile_rows
+        if most > _ADDRESSES or self.ow * 2 <= most or self._contiguous():
+            return False
+        return panels.run_extent(band_rows * self.ow)[0] < band_rows * panels.run_extent(self.ow)[0]
 
     def _contiguous(self) -> bool:
         """Whether consecutive output rows follow each other in scratch (1x1 kernels)."""

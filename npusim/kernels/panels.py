@@ -47,8 +47,9 @@ from npusim.kernels.tiles import RAW, tile_name
     TAP_BYTES,
     CHUNK_TAPS,
     PARTIAL,
+    PLACE_BYTES,
     EPILOGUE,
-) = range(1, 27)
+) = range(1, 28)
 CORE_END = EPILOGUE + epilogue.FIELDS
 SUMS_BYTES = 14 * 2 * 64  # fp32 sums of the largest tile
 BUFFER_BYTES = SUMS_BYTES + 64
@@ -82,7 +83,7 @@ class Core:
     stored: int
     tiles: Sequence[TileStep]
     last_tiles: Sequence[TileStep]
-    pitch: int
+    pitch: int | np.ndarray  # between segments, or the places of all pixels in scratch (see tiles)
     buffer_offset: int
     vectors: int
     unit_shifts: np.ndarray | None = None
@@ -114,6 +115,7 @@ class Core:
             max(1, self.tap_channels) * 16 * SIZE[self.weights_dtype],
             self._chunk_taps,
             self.buffer_offset + BUFFER_BYTES,
+            8 if isinstance(self.pitch, np.ndarray) else 0,
             *self.epilogue.fields(),
         ]
 
@@ -135,11 +137,12 @@ class Core:
     def widens(self) -> bool:
         """Whether a part first widens 8- or 16-bit weights to fp32 in scratch.
 
-        Converting inside the tile takes an eighth to a quarter of its time; it pays to do it once when three tiles or
-        more share the weights and the widened ones stay in a cache.
+        Converting inside the tile takes an eighth to a quarter of its time unless it is free; to do it once pays when
+        three tiles or more share the weights and the widened ones stay in a cache.
         """
         return (
             SIZE[self.weights_dtype] < 4
+            and not widens_freely(self.weights_dtype)
             and len(self.tiles) >= 3
             and (self._chunk_taps < self.taps.size or self._unit_elements * 4 <= l2_bytes() // 3)
         )
@@ -187,6 +190,11 @@ class Core:
             )
             rows.append((main, tail, t.x_offset, t.pixels))
         return int64_table(rows)
+
+
+def widens_freely(dtype: str) -> bool:
+    """Whether tiles take weights of this type as fast as fp32: 256-bit units convert halves beside multiply-adds."""
+    return dtype == "f32" or (dtype == "f16" and host().half and not host().wide)
 
 
 def panel_vectors() -> int:
@@ -285,6 +293,7 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                 )
                 finishes = (tap + taps).eq(f[TAP_COUNT])
                 pixels, partial = k.var(out + group * f[OC]), k.var(scratch(k, ctx) + f[PARTIAL])
+                pitch = k.var(f[PITCH])
                 with k.loop(count) as t:
                     row = table + t * 32
                     live, at = k.field(row, 3), pixels.get()
@@ -293,6 +302,8 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                     k.store(k.select(finishes, buffer, partial.get()), block + 8 * tiles.BUFFER)
                     k.store(k.select(tap.eq(0), 0, partial.get()), block + 8 * tiles.START)
                     k.store(live, block + 8 * tiles.LIVE)
+                    k.store(pitch.get(), block + 8 * tiles.PITCH)
+                    pitch.set(pitch.get() + live * f[PLACE_BYTES])
                     k.store(ahead.get(), block + 8 * tiles.NEXT)
                     k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
                     with k.when(finishes & ~itself):
@@ -327,7 +338,6 @@ def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tupl
     values = {
         tiles.START: k.const(0),
         tiles.BUFFER: buffer,
-        tiles.PITCH: f[PITCH],
         tiles.OC: f[OC],
         tiles.OH: f[OH],
         tiles.OP: f[PIXEL_PITCH],

@@ -3,15 +3,16 @@
 A tile computes `segments * length` pixels by `vectors * 16` output channels, reading fp32 pixels from a scratch block
 and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of tap t lies at
 `x + s*pitch + i*PIXEL + taps[t]` with PIXEL = 64 bytes (16 channels), so stride, dilation, padding, 1x1, 3x3 and matrix
-products differ only in tables. Sums start from the bias and run over taps, then over the channels of a tap, one fused
-multiply-add each: the order does not depend on the tile's shape.
+products differ only in tables. With length 0, pixels lie apart: that of segment s at `x + places[s] + taps[t]`. Sums
+start from the bias and run over taps, then over the channels of a tap, one fused multiply-add each: the order does not
+depend on the tile's shape.
 
 Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
 channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
 dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
-[pixels][vectors*16])  [6] pitch between segments in bytes; for tiles that are not raw also
+[pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that are not raw also
 [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, PREFETCHED bytes a tap  [17] sums to go on
@@ -21,7 +22,8 @@ A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 
 from npusim.kernels.epilogue import followed, split_target
@@ -50,6 +52,9 @@ from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
 ) = range(19)
 RAW = "raw"
 PREFETCHED = 512
+# Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
+# longer runs apart until sums no longer fit the registers.
+_RUN = 4
 
 
 def tile_name(
@@ -67,7 +72,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     weights, vectors, shape, channels, pixel, finish = parameters.split(":")
     segments, length = (int(n) for n in shape.split("x"))
     with k.main() as (block, _part, _ctx):
-        sums = _emit_start(k, block, segments * length, int(vectors), finish != RAW)
+        sums = _emit_start(k, block, segments * max(1, length), int(vectors), finish != RAW)
         ahead = k.field(block, NEXT) if finish != RAW and int(channels) == 16 else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
         if finish == RAW:
@@ -97,37 +102,35 @@ def _emit_start(k: Kernel, block: Val, pixels: int, vectors: int, resumes: bool)
 def _emit_sums(
     k: Kernel, block: Val, weights: str, acc: list[list[Var]], shape: tuple[int, int, int, int], ahead: Val | None
 ) -> None:
-    """The multiply-adds."""
+    """The multiply-adds: over taps, and over runs of a tap's channels."""
     segments, length, channels, pixel = shape
-    pixels, vectors = segments * length, len(acc[0])
     x, taps, count, w, pitch = (k.field(block, i) for i in (X, TAPS, TAP_COUNT, WEIGHTS, PITCH))
-    panel = k.var(w)
+    places = [k.field(pitch, s) if length == 0 else pitch * s for s in range(segments)]
+    panel, vectors = k.var(w), len(acc[0])
     step = LANES * vectors * SIZE[weights]
+    run = channels if k.cpu.wide or channels % _RUN else min(_RUN, channels)
     with k.loop(count) as t:
-        row0 = x + k.load(taps + t * 8)
-        rows = [row0]
-        for _ in range(segments - 1):
-            rows.append(rows[-1] + pitch)
+        row = x + k.load(taps + t * 8)
+        pixels = [(row + place, i * pixel) for place in places for i in range(max(1, length))]
         at = panel.get()
-        if ahead is not None:
-            for line in range(0, PREFETCHED, 64):
-                k.prefetch(ahead + (t * PREFETCHED + line))
-        sums = [[v.get() for v in row] for row in acc]
         if channels == 0:
-            own = k.load_f32(at, weights)
-            for p in range(pixels):
-                value = k.load(rows[p // length] + (p % length) * pixel, vec(F32))
-                sums[p] = [k.fma(value, own, sums[p][0])]
-        for c in range(channels):
-            base = at + c * step
-            wide = [k.load_f32(base + j * LANES * SIZE[weights], weights) for j in range(vectors)]
-            for p in range(pixels):
-                value = k.splat(k.load(rows[p // length] + ((p % length) * pixel + c * 4), F32))
-                sums[p] = [k.fma(value, wide[j], sums[p][j]) for j in range(vectors)]
-        for row, new in zip(acc, sums, strict=True):
-            for variable, value in zip(row, new, strict=True):
-                variable.set(value)
+            _multiply(acc, (k.load(base + skip, vec(F32)) for base, skip in pixels), [k.load_f32(at, weights)])
+        with k.loop(channels, step=run) if run < channels else nullcontext(k.const(0)) as first:
+            if ahead is not None:
+                for line in range(0, PREFETCHED * run // channels, 64):
+                    k.prefetch(ahead + (t * PREFETCHED + first * (PREFETCHED // channels) + line))
+            here, shifted = at + first * step, [(base + first * 4, skip) for base, skip in pixels]
+            for c in range(run):
+                own = [k.load_f32(here + (c * step + j * LANES * SIZE[weights]), weights) for j in range(vectors)]
+                _multiply(acc, (k.splat(k.load(base + (skip + 4 * c), F32)) for base, skip in shifted), own)
         panel.set(at + max(1, channels) * step)
+
+
+def _multiply(acc: list[list[Var]], values: Iterable[Val], weights: list[Val]) -> None:
+    """One multiply-add for every sum; a value is loaded where its pixel's turn comes."""
+    for row, value in zip(acc, values, strict=True):
+        for total, weight in zip(row, weights, strict=True):
+            total.set(value.k.fma(value, weight, total.get()))
 
 
 def _emit_raw(k: Kernel, block: Val, sums: list[list[Var]]) -> None:

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
+from npusim.kernels.conv_scratch import Scratch
+from npusim.kernels.cpu import host
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.epilogue import Epilogue
 from tests.npusim.kernels.inputs import address, run_both, stored, values
@@ -112,6 +114,26 @@ def test_result_does_not_depend_on_c0(rng: np.random.Generator) -> None:
         results.append(from_blocked(convolve(s, x, w, bias, "f32"))[:, :21])
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_tiles_over_the_ends_of_rows_sum_as_tiles_within_them(
+    dtype: str, groups: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossing = 0
+    for width in (4, 5, 7, 8, 13, 14):
+        s = Conv2D(2, 33, 9, width, 42, (3, 3), (2, 1), (1, 1, 1, 1), (1, 1), groups)
+        x, w = values(rng, (2, 33, 9, width), dtype), values(rng, (42, 33 // groups, 3, 3), dtype)
+        results = []
+        for crosses in (True, False):
+            with monkeypatch.context() as patch:
+                if not crosses:
+                    patch.setattr(Scratch, "_crosses", lambda self, rows: False)
+                results.append(convolve(s, x, w, np.ones(42, np.float32), dtype))
+                crossing += Scratch(s, "dense")._crosses(5)
+        assert results[0].tobytes() == results[1].tobytes()
+    assert crossing > 0 or host().tile_rows > 8
 
 
 def test_refusals() -> None:
