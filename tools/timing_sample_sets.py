@@ -8,14 +8,16 @@ from pathlib import Path
 from metadef.cost.signature import Deal, Rows, Signature
 from metadef.cost.stages import MIXED, Mixed, Stage, vector_stage
 from metadef.dtype import DType
-from metadef.format import TensorDesc, ceil_div
+from metadef.format import Format, TensorDesc, ceil_div
 from metadef.kernel import TIMING_ONLY, Engine, Kernel
 from metadef.select.attention import Attention, attention_kernel
 from metadef.select.cube import choose_cube_kernel
-from metadef.target import Target
-from npusim.timing.micro import Places, read_copies, repeat_cycles
+from metadef.target import Target, replaced
+from npusim.timing.additions import Places, repeat_cycles
+from npusim.timing.micro import read_copies
 from timing_chain import Chain, product
 from timing_data import DTYPES, Microseconds, Pair, Sample, collect, rows_of
+from timing_thread_sets import numbered, thread_us
 
 _TIMER_MHZ = 50
 """Rate of the counter that the bank conflict sample prints (1000 adds of 64 repeats take 2390 ticks)."""
@@ -28,21 +30,26 @@ def sample_kernels(data: Path) -> Sample:
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         build = {
-            "add": _scalar_add, "bank_conflict_ub_add": _bank_conflict, "data_copy_gm_to_ub": _same_lines,
-            "topk": _top_k,
-        }.get(row["kernel"], _products)  # fmt: skip
-        us = build(row, target)
+            "add": _scalar_add, "bank_conflict_ub_add": _bank_conflict, "topk": _top_k, "nd2nz": _to_fractals,
+            "gelu": _activation, "gelu_eltwise": _activation, "relu": _activation,
+        }.get(row["kernel"], _products if "matmul" in row["kernel"] else thread_us)  # fmt: skip
+        us = _same_lines(row, target) if reads_together(row) else build(row, target)
         measured = float(row["duration_us"] or row["cycles"])
         return None if us is None else Pair(row["id"], f"{row['kernel']} {row['shape']} {row['case']}", measured, us)
 
-    return collect([row for row in rows_of(data, "kernel_pipes") if _is_sample(row)], predict)
+    return collect([row for row in numbered(rows_of(data, "kernel_pipes")) if _is_sample(row)], predict)
+
+
+def reads_together(row: dict[str, str]) -> bool:
+    """Whether all cores of a copy read one small matrix."""
+    return row["kernel"] == "data_copy_gm_to_ub" and row["case"] in ("7", "8")
 
 
 def _is_sample(row: dict[str, str]) -> bool:
     """Rows that the sets of copies and additions leave."""
     if row["kernel"] == "add":
         return row["case"] == "0"
-    return row["kernel"] != "vector_add" and (not row["kernel"].startswith("data_copy") or row["shape"] == "6144x512")
+    return reads_together(row) or not row["kernel"].startswith(("vector_add", "data_copy", "l2_cache_mode"))
 
 
 def _scalar_add(row: dict[str, str], target: Target) -> float:
@@ -81,21 +88,56 @@ def _top_k(row: dict[str, str], target: Target) -> float:
     return chain.us("benchmark")
 
 
+_FRACTAL_SHAPE = (6912, 8192)
+"""Halves that the layout sample turns into fractals: rows of its tiles for 48 cores, and what the bytes of a 910B board
+come to; no row states it."""
+
+
+def _to_fractals(row: dict[str, str], target: Target) -> float:
+    chain = Chain(target)
+    x = TensorDesc(_FRACTAL_SHAPE, DType.FLOAT16)
+    blocked = x.stored_as(Format.FRACTAL_NZ, target.c0(x.dtype))
+    chain.vector("TransData", [chain.hold(x)], outputs=[blocked], block_dim=int(row["block_dim"]))
+    return chain.us("benchmark", full=True)
+
+
+def _activation(row: dict[str, str], target: Target) -> float:
+    """An activation of an fp32 matrix; ``case`` 0 of a chip with registers calls instruction by instruction."""
+    if row["case"] == "0":
+        target = replaced(target, {"vector.registers": False})
+    height, width = (int(part) for part in row["shape"].split("x")[:2])
+    chain = Chain(target)
+    x = chain.value((height, width), DType.FLOAT)
+    if row["kernel"] == "relu":
+        chain.vector("Relu", [x], dtype=DTYPES[row["dtype"]])
+    else:
+        chain.vector("Gelu", [x], block_dim=int(row["block_dim"] or 0) or None)
+    return chain.us("benchmark", full=True)
+
+
 def _products(row: dict[str, str], target: Target) -> float | None:
     """Products, on their own, with an activation behind, or in groups."""
-    if "matmul" not in row["kernel"]:
-        return None
+    if "gelu_only" in row["case"]:
+        return _activation({**row, "kernel": "gelu"}, target)
     groups, _, sides = row["shape"].rpartition(" ")
     batch = int(groups.split()[0]) if groups else 1
     m, n, k = (int(part) for part in sides.split("x"))
     if batch > 1:
         n, k = k, n
-    dtype = DTYPES[row["dtype"]]
+    if row["dtype"] == "fp4":
+        # Two values of four bits are a byte, and multiply in the time of one.
+        k //= 2
+    dtype = DType.INT8 if row["dtype"] == "fp4" else DTYPES[row["dtype"]]
     finish = ("Gelu",) if "gelu" in row["kernel"] else ("Dequant", "Gelu") if "quant" in row["kernel"] else ()
+    finish = ("Relu",) if "relu" in row["kernel"] else finish
     chain = Chain(target)
     lead = (batch,) if batch > 1 else ()
     a, b = chain.value((*lead, m, k), dtype), chain.value((*lead, k, n), dtype)
-    product(chain, a, b, m, n, k, batch=batch, finish=finish, out=DType.FLOAT16)
+    cores = int(row["block_dim"])
+    product(
+        chain, a, b, m, n, k, batch=batch, finish=finish, out=DType.FLOAT16,
+        block_dim=cores if cores < target.cube_cores else None,
+    )  # fmt: skip
     return chain.us("benchmark")
 
 

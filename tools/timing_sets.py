@@ -22,13 +22,14 @@ from metadef.format import Format, TensorDesc
 from metadef.kernel import CubeTile, Engine, Kernel
 from metadef.select.cube import choose_cube_kernel
 from metadef.target import Target
-from npusim.timing.micro import add_tiles, read_copies
+from npusim.timing.additions import add_tiles
+from npusim.timing.micro import read_copies
 from timing_bench_sets import bench_cases, is_product
 from timing_data import DTYPES, Pair, Sample, collect, kernel_us, make_desc, parse_shapes, rows_of
 from timing_instruction_sets import moves, products, vector_instructions
 from timing_profile_sets import is_product as is_profiled_product
 from timing_profile_sets import profiled, protocol
-from timing_sample_sets import attention, copies_and_scans, sample_kernels
+from timing_sample_sets import attention, copies_and_scans, reads_together, sample_kernels
 from timing_split import ruled
 from timing_vector_sets import is_expressible, profiled_vectors
 
@@ -44,11 +45,11 @@ def copies(data: Path) -> Sample:
     """Copies of the vendor's samples: 302 MB read once or four times, even and odd rows."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
-        if not row["kernel"].startswith("data_copy") or "x" not in row["tile"] or row["shape"] == "6144x512":
+        if "x" not in row["tile"] or reads_together(row):
             return None
         lines, columns = (int(part) for part in row["shape"].split("x"))
         height, width = (int(part) for part in row["tile"].split("x"))
-        path = "GM->UB" if "ub" in row["kernel"] else "GM->L1 ND2NZ"
+        path = "GM->L1 ND2NZ" if "l1" in row["kernel"] else "GM->UB"
         size = 12288 * 12288 * 2
         again = "2048" not in row["config"] and width == 1024
         pitch = columns * 2
@@ -61,7 +62,7 @@ def copies(data: Path) -> Sample:
             us = (4 - warm) * us + warm * read_copies(target, size, height, width * 2, path=path, cold=0.0).us
         return Pair(row["id"], f"{row['kernel']} {row['tile']} of {lines}x{columns}", float(row["duration_us"]), us)
 
-    return collect(_samples(data, "data_copy"), predict)
+    return collect(_samples(data, "data_copy", "l2_cache_mode"), predict)
 
 
 def additions(data: Path) -> Sample:

@@ -14,7 +14,7 @@ from math import ceil
 from metadef.cost.estimate import launch_cycles
 from metadef.cost.run import CoreRun, KernelRun, run_kernel
 from metadef.cost.stages import Mixed, Stage
-from metadef.cost.streams import MemoryState
+from metadef.cost.streams import DIRECT, MemoryState
 from metadef.kernel import Kernel
 from metadef.target import Target
 
@@ -23,9 +23,10 @@ def run_mixed(
     kernel: Kernel, mixed: Mixed, target: Target, memory: MemoryState, *, protocol: str = "graph", keep: int = 0
 ) -> KernelRun:
     """Simulate the stages and put their sides together; ``keep`` instructions of the first stage are recorded."""
+    kernels = mixed.placed(target)
     runs = [
-        run_kernel(stage.kernel, target, stage.surroundings(memory), protocol=protocol, keep=0 if at else keep)
-        for at, stage in enumerate(mixed.stages)
+        run_kernel(kernel, target, stage.surroundings(memory), protocol=protocol, keep=0 if at else keep)
+        for at, (stage, kernel) in enumerate(zip(mixed.stages, kernels))
     ]
     sides = [
         _Side([run for stage, run in zip(mixed.stages, runs) if stage.on_cube is on_cube]) for on_cube in (True, False)
@@ -34,7 +35,8 @@ def run_mixed(
     # In the first round nothing is hidden.
     seen = ceil((longer.serial + other.serial - longer.cycles) / mixed.rounds)
     turns = sum(left.on_cube != right.on_cube for left, right in pairwise(mixed.stages))
-    way = sum(_way_cycles(stage, target) for stage in mixed.stages) if mixed.chains > 1 else 0
+    inside = any(DIRECT in kernel.attrs for kernel in kernels)
+    way = sum(_way_cycles(stage, target, inside) for stage in mixed.stages) if mixed.chains > 1 else 0
     flags = mixed.chains * (turns * flag_cycles(target) + way)
     why = longer.causes()
     why["FLAG"] += seen + flags
@@ -96,14 +98,19 @@ def _together(
     )
 
 
-def _way_cycles(stage: Stage, target: Target) -> int:
-    """How long a chain's first tile is on its way through workspaces: what the cube reads is loaded ahead."""
+def _way_cycles(stage: Stage, target: Target, inside: bool) -> int:
+    """How long a chain's first tile is on its way through workspaces: what the cube reads is loaded ahead, unless it
+    is handed over ``inside`` the core."""
+    if inside:
+        return target.path("L0C->UB" if stage.on_cube else "UB->L1").latency_cycles
     store = "L0C->GM" if stage.on_cube else "UB->GM"
     load = 0 if stage.on_cube else target.path("GM->UB").latency_cycles
     return int(load + target.path(store).latency_cycles)
 
 
 def flag_cycles(target: Target) -> int:
-    """A hand-over from side to side: a flag stored to memory by one core and loaded by another."""
-    flag = target.path("UB->GM").latency_cycles + target.path("GM->UB").latency_cycles
-    return int(flag + target.value("sync.barrier_cycles"))
+    """A hand-over from side to side: a flag stored to memory by one core and loaded by another, or within a core."""
+    barrier = int(target.value("sync.barrier_cycles"))
+    if target.has_direct_path:
+        return barrier
+    return target.path("UB->GM").latency_cycles + target.path("GM->UB").latency_cycles + barrier

@@ -8,16 +8,21 @@ instruction. Moves that rearrange UB block by block stay what they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from metadef.cost.signature_view import signature_view
 from metadef.cost.vector_view import REPEAT_BYTES, VectorView, Work
-
-if TYPE_CHECKING:
-    from metadef.target import Target
+from metadef.kernel import TIMING_ONLY, Kernel
+from metadef.target import Target
 
 _REARRANGING = frozenset({"copy", "transpose", "broadcast_block", "gather", "gather_block"})
+
+
+def as_executed(kernel: Kernel, target: Target, listed: Callable[[Kernel, Target], VectorView]) -> VectorView:
+    """A kernel's view, by ``listed`` unless it is timed only, with its instructions as the chip takes them."""
+    view = signature_view(kernel, target) if kernel.algorithm == TIMING_ONLY else listed(kernel, target)
+    return in_registers(view, target) if target.has_registers else view
 
 
 def in_registers(view: VectorView, target: Target) -> VectorView:

@@ -1,5 +1,5 @@
 """Mixed kernels of split-core chips as values: stages of cube cores and of their vector cores, with the data between in
-L2. ``metadef.cost.mixed`` runs them.
+L2, or on chips with a direct path in the buffers of the core. ``metadef.cost.mixed`` runs them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from metadef.cost.cube_view import FIXPIPE_OPS, CubeView, piece_of
 from metadef.cost.signature import SIGNATURE, Signature
-from metadef.cost.streams import MemoryState
+from metadef.cost.streams import DIRECT, Direct, MemoryState
 from metadef.dtype import DType
 from metadef.format import TensorDesc, ceil_div
 from metadef.kernel import TIMING_ONLY, CubeTile, Engine, Kernel
@@ -35,6 +35,18 @@ class Stage:
     def on_cube(self) -> bool:
         return isinstance(self.kernel.tile, CubeTile)
 
+    @property
+    def spaces(self) -> list[TensorDesc]:
+        """Workspaces that the stage reads and writes."""
+        read = [desc for desc, port in zip(self.kernel.inputs, self.ports) if port is None and desc is not None]
+        return read if self.final else [*read, *self.kernel.outputs]
+
+    @property
+    def inside(self) -> Kernel:
+        """The kernel with its workspaces in the buffers of the core."""
+        read = frozenset(at for at, port in enumerate(self.ports) if port is None)
+        return replace(self.kernel, attrs={**self.kernel.attrs, DIRECT: Direct(read, not self.final)})
+
     def surroundings(self, memory: MemoryState) -> MemoryState:
         """State of memory for the stage: workspaces are in L2, and stay there."""
         shares = (*self.unique, *[1.0] * (len(self.ports) - len(self.unique)))
@@ -50,6 +62,13 @@ class Mixed:
     stages: tuple[Stage, ...]
     rounds: int
     chains: int = 1
+
+    def placed(self, target: Target) -> list[Kernel]:
+        """Kernels of the stages; workspaces stay in the core if it has a direct path and its UB holds a round's."""
+        room = target.buffer_bytes["UB"] * target.vector_cores // target.cube_cores
+        dealt = self.rounds * max((stage.kernel.block_dim for stage in self.stages if stage.on_cube), default=1)
+        small = all(desc.payload_bytes <= room * dealt for stage in self.stages for desc in stage.spaces)
+        return [stage.inside if target.has_direct_path and small else stage.kernel for stage in self.stages]
 
 
 def mixed_of(kernel: Kernel, target: Target) -> Mixed | None:

@@ -51,6 +51,20 @@ class MemoryState:
         return self.out_residues[port] if port < len(self.out_residues) else 0
 
 
+DIRECT = "direct"
+"""Attribute of a stage of a mixed kernel whose operands do not all pass through memory (a :class:`Direct`)."""
+
+
+@dataclass(frozen=True)
+class Direct:
+    """What stays in the core: ``inputs`` are ports that another stage left there, ``result`` what this one leaves."""
+
+    inputs: frozenset[int] = frozenset()
+    result: bool = False
+
+
+_THROUGH_MEMORY = Direct()
+
 WARM = MemoryState()
 """Everything in L2, everything aligned."""
 
@@ -367,12 +381,21 @@ def _cube_moves(
     b_wait = max(b_cold, _missing(memory, 1, 1 if modes[1] else 1 / ceil_div(piece.m, tile.m0), b_again))
     window = view.window
     a_pitch = _pitch(a) if window is None else window.h * window.w * (a.c0 or 1) * view.element_bytes
+    direct = kernel.attrs.get(DIRECT, _THROUGH_MEMORY)
+    a_path, b_path = (
+        "UB->L1" if port in direct.inputs else path for port, path in enumerate((view.a_path, view.b_path))
+    )
     out_path = ("L0C->GM NZ2ND" if view.plain_out else "L0C->GM") if target.has_fixpipe else "UB->GM"
+    out_path = "L0C->UB" if direct.result else out_path
     out_rows = engine.ROWS_M if view.plain_out else engine.ROWS_N_BLOCKS
     out_pitch = _pitch(result) if view.plain_out else view.m * (result.c0 or 1) * view.out_bytes
     extra = next((item.operand for item in kernel.fused if item.operand is not None), 0)
     # The fixpipe stores parts of lines, which are fetched first.
-    stored = memory.write_back * (target.value("memory.fixpipe_line_moves") if target.has_fixpipe else 1)
+    stored = (
+        0.0
+        if direct.result
+        else memory.write_back * (target.value("memory.fixpipe_line_moves") if target.has_fixpipe else 1)
+    )
     out = transfer(
         target, out_path, to_memory=stored, residue=memory.out_residue(0), pitch=out_pitch, unit_rows=out_rows
     )
@@ -382,11 +405,11 @@ def _cube_moves(
     extra_cold = memory.cold_of(extra)
     return np.stack([
         transfer(
-            target, view.a_path, cold=a_wait, to_memory=a_cold, residue=memory.in_residue(0), pitch=a_pitch,
+            target, a_path, cold=a_wait, to_memory=a_cold, residue=memory.in_residue(0), pitch=a_pitch,
             readers=tile.split_n,
         ),
         transfer(
-            target, view.b_path, cold=b_wait, to_memory=b_cold, residue=memory.in_residue(1), pitch=_pitch(b),
+            target, b_path, cold=b_wait, to_memory=b_cold, residue=memory.in_residue(1), pitch=_pitch(b),
             readers=tile.split_m * (tile.split_batch if view.shared_b else 1),
         ),
         out,
@@ -425,21 +448,25 @@ def _vector_stream(
             readers=cores if item.once else 1,
         )  # fmt: skip
 
+    # What another stage left in UB, or takes from there, moves with that stage.
+    direct = kernel.attrs.get(DIRECT, _THROUGH_MEMORY)
+    loads = [item for item in view.loads if item.port not in direct.inputs]
+    stores = [] if direct.result else view.stores
     moves = []
-    for item in view.loads:
+    for item in loads:
         desc = kernel.inputs[item.port]
         assert desc is not None
         copies = kernel.block_dim if item.once else 1
         cold = memory.cold_of(item.port) * min(1.0, desc.payload_bytes / max(item.total_bytes * copies, 1))
         moves.append(move("GM->UB", item, cold, cold, memory.in_residue(item.port)))
-    for item in view.stores:
+    for item in stores:
         moves.append(move("UB->GM", item, 0.0, memory.write_back, memory.out_residue(item.port)))
     slots = 1 + tile.double_buffer
     table = np.stack(moves) if moves else np.zeros((0, len(engine.TRANSFER)))
     work = _work_table(view, tile, target, _conflict(kernel, tile, view, target))
     call = target.value("vector.dependent_call_cycles")
     return CoreStream(
-        4 * slots, None, table, len(view.loads), work, units, min(tile.units_per_tile, units), slots, call
+        4 * slots, None, table, len(loads), work, units, min(tile.units_per_tile, units), slots, call
     )  # fmt: skip
 
 

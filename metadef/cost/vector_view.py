@@ -16,7 +16,7 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, SLOT_BYTES, Format, TensorDesc
-from metadef.kernel import TIMING_ONLY, Kernel, VectorTile
+from metadef.kernel import Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
 from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
 from metadef.target import Target
@@ -110,12 +110,9 @@ class VectorView:
         Raises:
             TargetError: the instruction list names an instruction that the target lacks.
         """
-        view = _view_of(kernel, target)
-        if not target.has_registers:
-            return view
-        from metadef.cost.registers import in_registers
+        from metadef.cost.registers import as_executed
 
-        return in_registers(view, target)
+        return as_executed(kernel, target, _as_listed)
 
     def share(self, pieces: int, *, smallest: bool = False) -> int:
         """Units of the fullest or the emptiest core."""
@@ -130,15 +127,11 @@ class VectorView:
         return VectorTile(self.units, self.unit_elements, max(1, min(self.units, int(room // per_unit))))
 
 
-def _view_of(kernel: Kernel, target: Target) -> VectorView:
-    """Streams and the instruction list as written down, instruction by instruction."""
+def _as_listed(kernel: Kernel, target: Target) -> VectorView:
+    """Streams and the instruction list of an operator as it is declared, instruction by instruction."""
     if kernel.op_type in WINOGRAD_PHASES:
         view: VectorView = kernel.attrs["shape"].view(kernel)
         return view
-    if kernel.algorithm == TIMING_ONLY:
-        from metadef.cost.signature_view import signature_view
-
-        return signature_view(kernel, target)
     opdef = get_op(kernel.op_type)
     build = {
         CostClass.SOFTMAX: _row_kernel,

@@ -12,10 +12,12 @@ from metadef.cost.streams import WARM, MemoryState
 from metadef.dtype import DType
 from metadef.format import TensorDesc
 from metadef.kernel import CubeTile, FusedOp
-from metadef.target import load_target
+from metadef.target import load_target, replaced
 from tests.metadef.cost.samples import matmul_kernel
 
-B3, P3 = load_target("Ascend910B3"), load_target("Ascend310P3")
+B3, P3, NEXT = load_target("Ascend910B3"), load_target("Ascend310P3"), load_target("Ascend950PR")
+AROUND = replace(NEXT, paths={name: path for name, path in NEXT.paths.items() if name != "L0C->UB"})
+"""The same chip without its direct path."""
 TILE = CubeTile(128, 128, 64, 256, split_m=4, split_n=4)
 PRODUCT = matmul_kernel(1024, 1024, 512, TILE)
 
@@ -79,3 +81,34 @@ def test_workspaces_are_warm_and_operands_as_given():
 def test_both_kinds_of_cores_start_later():
     plain, finished = run_kernel(PRODUCT, B3), run_kernel(fused("Sigmoid"), B3)
     assert finished.launch_cycles - plain.launch_cycles >= B3.value("launch.mixed_us") * B3.clock_mhz
+
+
+def next_stages(**finish):
+    """A product and what its vector cores do with it, on a chip with a direct path."""
+    results = TensorDesc((1024, 1024), DType.FLOAT)
+    work = vector_stage("Finish", (results,), results, Signature((), ("exp",)), 32, NEXT)
+    return Stage(PRODUCT, (0, 1)), Stage(work, (None,), **finish)
+
+
+def test_a_direct_path_keeps_workspaces_in_the_core():
+    mixed = Mixed(next_stages(final=True), rounds=16)
+    run = run_mixed(PRODUCT, mixed, NEXT, WARM)
+    assert run.moved["L0C->UB"] == 1024 * 1024 * 2 and "L0C->GM NZ2ND" not in run.moved
+    assert "GM->UB" not in run.moved and run.moved["UB->GM"] == 1024 * 1024 * 4
+    assert sum(run.core.why.values()) == run.core.cycles
+    around = run_mixed(PRODUCT, mixed, AROUND, WARM)
+    assert around.moved["L0C->GM NZ2ND"] == 1024 * 1024 * 2 and around.moved["GM->UB"] == 1024 * 1024 * 4
+    assert run.core.cycles < around.core.cycles and flag_cycles(NEXT) < flag_cycles(AROUND)
+
+
+def test_what_the_cube_reads_next_comes_from_ub():
+    cube, middle = next_stages()
+    again = Stage(matmul_kernel(1024, 1024, 1024, TILE), (None, 1), final=True)
+    run = run_mixed(PRODUCT, Mixed((cube, middle, again), rounds=16, chains=2), NEXT, WARM)
+    assert run.moved["UB->L1"] >= 1024 * 1024 * 2 and "UB->GM" not in run.moved
+    assert run.moved["L0C->GM NZ2ND"] == 1024 * 1024 * 2
+
+
+def test_a_workspace_beyond_ub_passes_memory():
+    run = run_mixed(PRODUCT, Mixed(next_stages(final=True), rounds=1), replaced(NEXT, {"buffers.UB": 65536}), WARM)
+    assert "L0C->UB" not in run.moved and run.moved["GM->UB"] == 1024 * 1024 * 4

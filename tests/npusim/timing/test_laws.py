@@ -10,7 +10,8 @@ from metadef.cost.run import bandwidth_shares, run_kernel, run_stream
 from metadef.cost.streams import MemoryState, kernel_streams
 from metadef.kernel import CubeTile, VectorTile
 from metadef.target import Target, load_target
-from npusim.timing.micro import Places, add_tiles, matmul, read_copies, repeat_cycles
+from npusim.timing.additions import Places, add_tiles, repeat_cycles
+from npusim.timing.micro import matmul, read_copies
 from tests.metadef.cost.samples import conv_kernel, matmul_kernel, vector_kernel
 
 B1, P3 = load_target("Ascend910B1"), load_target("Ascend310P3")
