@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from metadef.kernel import phases_of
@@ -118,9 +118,18 @@ def _host_text(session: InferenceSession, task: Task) -> str:
     if position in plan.python_tasks:
         return f"NumPy: {plan.fallbacks.get(task.name, 'a task of the host')}"
     names = list(dict.fromkeys(plan.kernels_of(position)))
-    edges = [name.split(":")[3] for name in names if name.startswith("winograd:")]
-    algorithm = f"winograd_f{edges[0]}" if edges else "direct"
-    return f"{algorithm}, kernel {', '.join(names)}" if names else "nothing to compute"
+    return f"{_host_algorithm(names)}, kernel {', '.join(names)}" if names else "nothing to compute"
+
+
+def _host_algorithm(names: Sequence[str]) -> str:
+    """The algorithm of a task, from the names of its kernels."""
+    for name in names:
+        family, *parameters = name.split(":")
+        if family == "winograd":
+            return f"winograd_f{parameters[2]}"
+        if family == "fourier":
+            return f"fft_{parameters[-1]}"
+    return "direct"
 
 
 def _operands(plan: MemoryPlan, task: Task) -> Iterable[OperandFacts]:

@@ -31,6 +31,8 @@ FAMILIES = {
     "tile": "npusim.kernels.tiles",
     "conv": "npusim.kernels.conv_fill",
     "winograd": "npusim.kernels.winograd_code",
+    "fourier": "npusim.kernels.fourier_code",
+    "spectra": "npusim.kernels.fourier_products",
     "matmul": "npusim.kernels.matmul",
     "packb": "npusim.kernels.matmul",
     "pool": "npusim.kernels.pool",

@@ -47,7 +47,7 @@ _PLACES: dict[str, str] = {
     "BatchMatMulV2": "matmul.plan_matmul",
     "BroadcastToD": "move.plan_broadcast",
     "ConcatD": "slicing.plan_concat",
-    "Conv2D": "winograd.plan_convolution",
+    "Conv2D": "convolution.plan_convolution",
     "Conv2DTransposeD": "transposed.plan_transposed",
     "GatherV2": "slicing.plan_gather",
     "GlobalAveragePool": "pool.plan_pool",

@@ -2,44 +2,49 @@
 
 Winograd's F(2x2,3x3) with a transformed filter in fp32 sums as exactly as direct convolution: the share of results that
 differ from the correctly rounded one stays below one per cent, none by more than its last place. F(4x4,3x3) is less
-exact and waits for ``numerics="fast"``. ``deterministic`` keeps every convolution direct. The choice depends on the
-shape and on the register width alone, never on the number of threads. An infinity in the image would make every pixel
-of its tile NaN: the kernel reports such sums, and the task is computed again directly.
-
-Fourier transforms are no candidate: they save products from windows of 7x7 on at stride 1 with many channels, and no
-network of tools/model_zoo.py has such a layer. Their windows of 7x7 and 11x11 are first layers of three channels and
-stride 2 or 4, where most of what a transform computes would be thrown away.
+exact and waits for ``numerics="fast"``, as do Fourier transforms for windows of 7x7 and more (``fft_16``: tiles of
+16x16 pixels; see npusim.kernels.plans.fourier). ``deterministic`` keeps every convolution direct. The choice depends
+on the shape and on the register width alone, never on the number of threads. An infinity in the image would make every
+pixel of its tile NaN: the kernels report such sums, and the task is computed again directly.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
 from metadef.winograd import ALGORITHMS, transform_filter
 from npusim.kernels.conv import Conv2D
 from npusim.kernels.cpu import host
+from npusim.kernels.plans.fourier import best_edge
 from npusim.kernels.plans.site import PlanOptions
 from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 
 # Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
 # come from the last-level cache in a cycle, cycles for a vector of V to be made and for a vector of sums to be turned.
 _DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
+_DEPTHWISE_CYCLES = 0.7  # a multiply-add of a depthwise tile
 _FILTER_BYTES_PER_CYCLE = 4.0
 _V_CYCLES, _SUM_CYCLES = 3.0, 3.0
+FFT = "fft_"
 _LEAST_GAIN = 1.08
 _LEAST_CHANNELS = 8
 
 
 def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
-    """``direct``, ``winograd_f2`` or ``winograd_f4``: the fastest that the options allow by the machine's model."""
-    if options.deterministic or not _possible(shape):
+    """``direct``, ``winograd_f2``, ``winograd_f4`` or ``fft_EDGE``: the fastest that the options allow by the
+    machine's model."""
+    if options.deterministic:
         return "direct"
-    best, least = "direct", _direct_cycles(shape) / _LEAST_GAIN
-    for name in ("winograd_f2", *(("winograd_f4",) if options.numerics == "fast" else ())):
-        cycles = _winograd_cycles(shape, ALGORITHMS[name])
-        if cycles < least:
-            best, least = name, cycles
-    return best
+    fast = options.numerics == "fast"
+    cycles = {"direct": _direct_cycles(shape) / _LEAST_GAIN}
+    if _possible(shape):
+        cycles |= {name: _winograd_cycles(shape, m) for name, m in ALGORITHMS.items() if m == 2 or fast}
+    if fast:
+        edge, of_edge = best_edge(shape)
+        cycles[f"{FFT}{edge}"] = of_edge
+    return min(cycles, key=lambda name: cycles[name])
 
 
 def packed_filter(filters: np.ndarray, algorithm: str, bias: np.ndarray | None) -> PackedWinograd:
@@ -59,8 +64,10 @@ def _vectors(channels: int) -> int:
 
 def _direct_cycles(shape: Conv2D) -> float:
     oh, ow = shape.out_hw
-    products = shape.n * oh * ow * 9 * -(-shape.c // 16) * 16 * _vectors(shape.o)
-    return products / 2 / _DIRECT_SHARE
+    taps = shape.n * oh * ow * prod(shape.kernel)
+    if shape.groups > 1:
+        return taps * _vectors(shape.o) * _DEPTHWISE_CYCLES
+    return taps * -(-shape.c // 16) * 16 * _vectors(shape.o) / 2 / _DIRECT_SHARE
 
 
 def _winograd_cycles(shape: Conv2D, m: int) -> float:

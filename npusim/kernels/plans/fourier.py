@@ -1,0 +1,84 @@
+"""Host plan of convolutions by Fourier transforms: what one costs on this computer, and its calls.
+
+For stride-1 windows of 7x7 pixels and more, between dense channels or depthwise. A result's error before rounding is
+bounded by the norms of a tile's pixels and of the filter (`fourier_shape.error_factor`), not by the terms of its own
+sum: where neighbouring pixels are much larger than a result's own, direct summation keeps more of it. That is why these
+plans wait for ``numerics="fast"``, as Winograd's F(4x4) does. Sums that are not finite have the task computed again by
+its twin.
+"""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from npusim.kernels.conv import Conv2D
+from npusim.kernels.fourier import fourier2d, pack_depthwise_spectrum, pack_spectrum, workspace_bytes, workspace_of
+from npusim.kernels.fourier_shape import DENSE_EDGES, DEPTHWISE_EDGES, Tiles, products_of
+from npusim.kernels.panels import run_extent
+from npusim.kernels.plans.conv import shape_of
+from npusim.kernels.plans.fusion import Call, Epilogue, epilogue_of, extensible
+from npusim.kernels.plans.site import Site
+
+_LEAST_TAPS = 49
+# Measured on an AVX2 machine: share of the multiply-add peak in products, cycles of a transform per pixel and level of
+# butterflies, bytes of spectra that come from or go to the last-level cache in a cycle, cycles of a call of a tile.
+_PRODUCT_SHARE = 0.8
+_LEVEL_CYCLES = 1.4
+_BYTES_PER_CYCLE = 4.0
+_TILE_CYCLES = 60.0
+
+
+def best_edge(shape: Conv2D) -> tuple[int, float]:
+    """Tile edge of least estimated time and its cycles; 0 and infinity where Fourier transforms do not serve."""
+    if not _possible(shape):
+        return 0, float("inf")
+    cost = _depthwise_cycles if shape.groups > 1 else _dense_cycles
+    edges = [edge for edge in (DEPTHWISE_EDGES if shape.groups > 1 else DENSE_EDGES) if edge > max(shape.kernel)]
+    return min(((edge, cost(shape, edge)) for edge in edges), key=lambda pair: pair[1], default=(0, float("inf")))
+
+
+def plan_fourier(site: Site, edge: int) -> list[Call]:
+    """The calls of a convolution with constant filter and bias."""
+    shape, x = shape_of(site), site.input(0)
+    pack = pack_depthwise_spectrum if shape.groups > 1 else pack_spectrum
+    bias = site.wide_constant(2) if site.has(2) else None
+    packed = site.packed(("fft", edge), (1, 2), lambda: pack(site.wide_constant(1), edge, bias))
+    dtypes = (site.element(x), site.element(site.output()))
+    rule = epilogue_of(site, site.kernel.fused)
+    if shape.groups > 1:
+
+        def make(address: int, rule: Epilogue) -> Call:
+            return fourier2d(shape, site.address(x), packed, address, dtypes, None, rule)[0]
+
+        return [extensible(site, make, rule)]
+    # Sizes are powers of two, so that the convolutions of a model share few workspaces.
+    size = 1 << (workspace_bytes(shape, edge) - 1).bit_length()
+    workspace = site.packed(("fft workspace", size), (), lambda: workspace_of(size))
+    return fourier2d(shape, site.address(x), packed, site.address(site.output()), dtypes, workspace, rule)
+
+
+def _possible(shape: Conv2D) -> bool:
+    served = shape.groups == 1 or shape.groups == shape.c == shape.o
+    return served and shape.strides == shape.dilations == (1, 1) and prod(shape.kernel) >= _LEAST_TAPS
+
+
+def _transform_cycles(edge: int) -> float:
+    """One tile of a vector of channels, one way."""
+    return _LEVEL_CYCLES * edge * edge * 2 * log2(edge)
+
+
+def _dense_cycles(shape: Conv2D, edge: int) -> float:
+    tiles = Tiles(shape, edge)
+    bands, width = -(-tiles.all_rows // tiles.band_rows), 16 // tiles.lanes
+    runs, pixels = run_extent(tiles.band_rows * tiles.columns)
+    products = products_of(edge) * tiles.out_groups * width * bands
+    cycles = products * (pixels * tiles.groups * 16 / 2 / _PRODUCT_SHARE + runs * _TILE_CYCLES / 2)
+    cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _transform_cycles(edge)
+    spectra = tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2
+    filters = bands * 256 * tiles.groups * tiles.out_groups
+    return cycles + edge * edge * 4 * (spectra + filters) / _BYTES_PER_CYCLE
+
+
+def _depthwise_cycles(shape: Conv2D, edge: int) -> float:
+    tiles = Tiles(shape, edge)
+    return tiles.count * tiles.groups * (16 // tiles.lanes) * 2 * _transform_cycles(edge)
