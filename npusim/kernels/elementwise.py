@@ -300,7 +300,7 @@ def _emit_run(
                     names[f"x{number}"] = expressions.load(k, start + (i + block) * steps[number], o.dtype)
                 taken.append(names)
             if woven and count > 1:
-                results = _evaluate_woven(k, text, taken)
+                results = _evaluate_woven(k, out.dtype, text, taken)
             else:
                 results = [_evaluate(k, flag, out.dtype, text, names) for names in taken]
             for block, value in enumerate(results):
@@ -312,7 +312,7 @@ def _is_long(text: str) -> bool:
     return bool(names & _LONG) and names <= _LONG | _BESIDE_LONG
 
 
-def _evaluate_woven(k: Kernel, text: str, taken: list[dict[str, Val]]) -> list[Val]:
+def _evaluate_woven(k: Kernel, dtype: str, text: str, taken: list[dict[str, Val]]) -> list[Val]:
     """Blocks as one long vector, whose operations therefore alternate.
 
     Chains of dependent operations one after the other would fill the CPU's scheduler with operations that wait.
@@ -321,7 +321,7 @@ def _evaluate_woven(k: Kernel, text: str, taken: list[dict[str, Val]]) -> list[V
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2], strict=True)
         level = [{name: k.join(a[name], b[name]) for name in a} for a, b in pairs]
-    results = [expressions.evaluate(k, text, level[0])]
+    results = [expressions.evaluate(k, text, level[0], dtype)]
     while len(results) < len(taken):
         results = [half for result in results for half in k.halves(result)]
     return results
@@ -354,7 +354,7 @@ def _emit_rest(
 
 def _evaluate(k: Kernel, flag: Val | None, dtype: str, text: str, names: dict[str, Val]) -> Val:
     """The expression over one block of 16 lanes, ready to be stored."""
-    value = expressions.evaluate(k, text, names)
+    value = expressions.evaluate(k, text, names, dtype)
     if flag is None or dtype not in HALVES:
         return value
     return saturated(k, expressions.to_float(k, value), flag, dtype)

@@ -90,7 +90,7 @@ def followed(k: Kernel, x: Val, dtype: str, then: str, spare: Val) -> Val:
     if not then:
         return x
     k.store_f32(x, spare, dtype)
-    return expressions.to_float(k, expressions.evaluate(k, then, {"x0": k.load_f32(spare, dtype)}))
+    return expressions.to_float(k, expressions.evaluate(k, then, {"x0": k.load_f32(spare, dtype)}, dtype))
 
 
 def only_clamps(k: Kernel, base: Val, first: int) -> Val:

@@ -17,15 +17,19 @@ from npusim.kernels import vmath
 from npusim.kernels.ir import F32, F64, FLOATS, I1, I8, I16, I32, I64, LANES, Kernel, Val, vec
 
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)|[(),])")
+Emitter = Callable[..., Val]
 _INTEGER = {"i8": (I8, True), "u8": (I8, False), "i16": (I16, True), "i32": (I32, True), "i64": (I64, True)}
 
 
-def evaluate(k: Kernel, text: str, names: Mapping[str, Val]) -> Val:
-    """Emit the expression; raises ValueError for bad syntax, unknown names or a wrong number of arguments."""
+def evaluate(k: Kernel, text: str, names: Mapping[str, Val], result: str = "f32") -> Val:
+    """Emit the expression; raises ValueError for bad syntax, unknown names or a wrong number of arguments.
+
+    `result` is the type it will be stored as: in f16, the outermost function may be a shorter form of its own.
+    """
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != text.replace(" ", ""):
         raise ValueError(f"cannot read elementwise expression {text!r}")
-    value, rest = _parse(k, tokens, names, text)
+    value, rest = _parse(k, tokens, names, text, _HALF if result == "f16" else {})
     if rest:
         raise ValueError(f"unexpected {rest[0]!r} in elementwise expression {text!r}")
     return value if isinstance(value, Val) else k.splat(k.const(value, F32))
@@ -36,7 +40,9 @@ def functions() -> list[str]:
     return sorted({*_UNARY, *_BINARY, *_TERNARY})
 
 
-def _parse(k: Kernel, tokens: list[str], names: Mapping[str, Val], text: str) -> tuple[Val | float, list[str]]:
+def _parse(
+    k: Kernel, tokens: list[str], names: Mapping[str, Val], text: str, instead: Mapping[str, Emitter] | None = None
+) -> tuple[Val | float, list[str]]:
     if not tokens:
         raise ValueError(f"elementwise expression {text!r} ends too early")
     head, rest = tokens[0], tokens[1:]
@@ -47,6 +53,8 @@ def _parse(k: Kernel, tokens: list[str], names: Mapping[str, Val], text: str) ->
             arguments.append(value)
             if not rest or rest[0] not in ",)":
                 raise ValueError(f"missing ) in elementwise expression {text!r}")
+        if instead and head in instead and len(arguments) == 1:
+            return instead[head](k, *_unify(k, arguments)), rest[1:]
         return _apply(k, head, arguments), rest[1:]
     if head in names:
         return names[head], rest
@@ -291,7 +299,7 @@ def _cast(dtype: str) -> Callable[[Kernel, Val], Val]:
     return lambda k, x: to_integer(k, x, dtype)
 
 
-_UNARY: dict[str, Callable[..., Val]] = {
+_UNARY: dict[str, Emitter] = {
     "identity": lambda k, x: x,
     "neg": _negate,
     "abs": _absolute,
@@ -328,7 +336,8 @@ _UNARY: dict[str, Callable[..., Val]] = {
     "i32": _cast("i32"),
     "i64": _cast("i64"),
 }
-_BINARY: dict[str, Callable[..., Val]] = {
+_HALF: dict[str, Emitter] = {"exp": _float(vmath.half_exp), "sigmoid": _float(vmath.half_sigmoid)}
+_BINARY: dict[str, Emitter] = {
     "add": _arithmetic(lambda a, b: a + b),
     "sub": _arithmetic(lambda a, b: a - b),
     "mul": _arithmetic(lambda a, b: a * b),
@@ -353,7 +362,7 @@ _BINARY: dict[str, Callable[..., Val]] = {
     "bitor": _arithmetic(lambda a, b: a | b),
     "bitxor": _arithmetic(lambda a, b: a ^ b),
 }
-_TERNARY: dict[str, Callable[..., Val]] = {
+_TERNARY: dict[str, Emitter] = {
     "where": _where,
     "clip": _clip,
     "fma": lambda k, a, b, c: k.fma(a, b, c),

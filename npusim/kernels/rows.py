@@ -136,7 +136,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             else:
                 k.call("read", desc, come, row)
             if family == "softmax":
-                _emit_softmax(work, rest[0])
+                _emit_softmax(work, rest[0], target)
             else:
                 _emit_norm(work, rest[0], rest[1])
             if name == "apart":
@@ -342,12 +342,17 @@ def _maximum(k: Kernel) -> object:
     return lambda a, b, *_: k.select(b > a, b, a)
 
 
-def _emit_softmax(work: _Work, kind: str) -> None:
-    k = work.k
+def _exponential(target: str, kind: str) -> Callable[..., Val]:
+    """Terms of the sum: short ones where shares of it are rounded to f16."""
+    return vmath.half_exp if (target, kind) == ("f16", "plain") else vmath.exp
+
+
+def _emit_softmax(work: _Work, kind: str, target: str) -> None:
+    k, exp = work.k, _exponential(target, kind)
     top = _reduce_row(work, float("-inf"), _maximum(k), _maximum(k), ahead="target")
 
     def accumulate(acc: Val, x: Val, index: Val) -> Val:
-        e = vmath.exp(k, x - top, positive=False)
+        e = exp(k, x - top, positive=False)
         if kind == "plain":
             k.store(e, work.kept(index))
         return acc + e
@@ -423,7 +428,8 @@ def _emit_narrow(k: Kernel, source: str, target: str, kind: str) -> None:
             with k.loop(count, start=1) as j:
                 top.set(_maximum(k)(top.get(), k.load(row + j * 64, vec(F32))))  # type: ignore[operator]
             with k.loop(count) as j:
-                k.store(vmath.exp(k, k.load(row + j * 64, vec(F32)) - top.get(), positive=False), sums + j * 64)
+                e = _exponential(target, kind)(k, k.load(row + j * 64, vec(F32)) - top.get(), positive=False)
+                k.store(e, sums + j * 64)
             parts = [k.load(sums + place * 64, vec(F32)) for place in range(LANES)]
             while len(parts) > 1:
                 parts = [a + b for a, b in zip(parts[: len(parts) // 2], parts[len(parts) // 2 :], strict=True)]

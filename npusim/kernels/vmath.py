@@ -4,6 +4,8 @@ Largest errors against the exact result, in units in the last place, as tests/np
 over the whole range: exp 1.0, log 0.8, sigmoid 2.4, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
 7.8 down to -14, where it vanishes (without fused multiply-add 8 above -1, growing with x**2 in the tail). NaN,
 infinities and subnormal results follow IEEE.
+`half_exp` and `half_sigmoid` are for results that are rounded to f16 (or are summed and then rounded so): within
+2**-17 of the result, which adds 0.02 units in the last place of f16 to the half unit of the rounding.
 Polynomials: log by its series; exp, tanh, erf and erfc by weighted least-squares fits at Chebyshev points.
 """
 
@@ -27,6 +29,9 @@ _EXP = (
     0.008368677459657192,
     0.001382041140459478,
 )
+# 2**f for |f| <= 1/2: minimax fit, within 2**-18.5 of the result.
+_HALF_EXP2 = (0.9999992847442627, 0.6931217908859253, 0.240247443318367, 0.05591786280274391, 0.009570102207362652)
+_HALF_LIMIT = 87.0  # beyond it, 2**n is no normal number any more
 _TANH = (-0.33333298563957214, 0.13331958651542664, -0.05378668010234833, 0.020805377513170242, -0.005905860103666782)
 _ERF = (
     1.1283791065216064,
@@ -127,6 +132,8 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
     """
     vanishes = x < -104.0
     x = k.select(vanishes, -104.0, x)
+    if not positive and not k.cpu.wide:
+        return _exp_down(k, x, vanishes)
     if positive:
         x = k.select(x > 89.0, 89.0, x)
     shifted = k.fma(x, _LOG2E, _ROUNDER)
@@ -139,6 +146,38 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
     first = ((whole + 1024) >> 1) - 512
     last = k.select(vanishes, 0.0, ((whole - first + 127) << 23).bits(x.type))
     return p * ((first + 127) << 23).bits(x.type) * last
+
+
+def _exp_down(k: Kernel, x: Val, vanishes: Val) -> Val:
+    """e**x of -104 <= x <= 0: 2**24 more in the power keeps it normal until the last product, which rounds once."""
+    bias = _ROUNDER + (127 + 24)
+    shifted = k.fma(x, _LOG2E, bias)
+    p = polynomial(k, _reduced(k, x, shifted - bias), _EXP)
+    return p * (_ints(shifted) << 23).bits(x.type) * k.select(vanishes, 0.0, _like(k, x, 2.0**-24))
+
+
+def half_exp(k: Kernel, x: Val, positive: bool = True) -> Val:
+    """e**x for results in f16: 2**n * 2**f. What is below e**-87 comes as that, which no f16 tells from zero."""
+    p, power = _half_parts(k, x, 1, positive)
+    return p * power
+
+
+def half_sigmoid(k: Kernel, x: Val) -> Val:
+    """p / (p + 2**-n) with e**x = 2**n * p, for results in f16."""
+    p, power = _half_parts(k, x, -1)
+    return p / (p + power)
+
+
+def _half_parts(k: Kernel, x: Val, sign: int, positive: bool = True) -> tuple[Val, Val]:
+    """p and 2**(sign * n) with e**x = 2**n * p; NaN stays NaN in p."""
+    x = k.select(x < -_HALF_LIMIT, -_HALF_LIMIT, x)
+    if positive:
+        x = k.select(x > _HALF_LIMIT, _HALF_LIMIT, x)
+    bias = _ROUNDER + 127
+    shifted = k.fma(x, sign * _LOG2E, bias)
+    n = bias - shifted if sign > 0 else shifted - bias
+    p = polynomial(k, k.fma(x, _LOG2E, n), _HALF_EXP2)
+    return p, (_ints(shifted) << 23).bits(x.type)
 
 
 def _scaled(k: Kernel, p: Val, n: Val, live: Val) -> Val:

@@ -90,3 +90,23 @@ def test_power() -> None:
     y[::2] = rng.uniform(-10, 10, y[::2].size)
     with np.errstate(all="ignore"):
         check_ulp(apply("pow(x0,x1)", x, y), np.power(x.astype(np.float64), y.astype(np.float64)), 0.51, x)
+
+
+@pytest.mark.parametrize("name", ["exp", "sigmoid"])
+def test_results_in_half_err_little_more_than_their_rounding(name: str) -> None:
+    """Every half there is; a unit in the last place is that of f16."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    out = np.zeros(x.shape, np.float16)
+    views = [View.dense(address(t), "f16", t.shape) for t in (x, out)]
+    run(elementwise(f"{name}(x0)", views[:1], views[1], x.shape))
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = np.exp(wide) if name == "exp" else 1 / (1 + np.exp(-wide))
+        target = exact.astype(np.float16)
+        unit = np.spacing(np.abs(target)).astype(np.float64)
+        error = np.abs(out.astype(np.float64) - exact) / unit
+    assert np.array_equal(np.isnan(out), np.isnan(target))
+    finite = np.isfinite(target)
+    assert (np.isfinite(out) == finite).all() and (out[~finite & ~np.isnan(out)] == np.inf).all()
+    assert error[finite].max() <= 0.52, (error[finite].max(), x[finite][error[finite].argmax()])
+    assert np.array_equal(np.signbit(out[finite]), np.signbit(target[finite]))
