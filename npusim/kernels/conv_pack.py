@@ -14,7 +14,7 @@ from npusim.kernels.move import copy
 from npusim.kernels.weights import aligned_empty, conv_taps, lane_taps, narrow_taps, pack_panels, padded_bias, widened
 
 _MEMORY: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
-_NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
+NARROW_LIMIT = 4  # input channels up to which the first-layer form serves
 
 
 @dataclass
@@ -35,7 +35,7 @@ class PackedConv:
 
 def _kind(shape: Conv2D) -> str:
     if shape.groups == 1:
-        return "narrow" if shape.c <= _NARROW_LIMIT else "dense"
+        return "narrow" if shape.c <= NARROW_LIMIT else "dense"
     if shape.groups == shape.c == shape.o:
         return "depthwise"
     if made_of_pieces(shape):

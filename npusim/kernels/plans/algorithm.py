@@ -16,6 +16,7 @@ import numpy as np
 
 from metadef.winograd import ALGORITHMS, transform_filter
 from npusim.kernels.conv import Conv2D
+from npusim.kernels.conv_pack import NARROW_LIMIT
 from npusim.kernels.cpu import host
 from npusim.kernels.plans.fourier import best_edge
 from npusim.kernels.plans.site import PlanOptions
@@ -67,7 +68,8 @@ def _direct_cycles(shape: Conv2D) -> float:
     taps = shape.n * oh * ow * prod(shape.kernel)
     if shape.groups > 1:
         return taps * _vectors(shape.o) * _DEPTHWISE_CYCLES
-    return taps * -(-shape.c // 16) * 16 * _vectors(shape.o) / 2 / _DIRECT_SHARE
+    channels = shape.c if shape.c <= NARROW_LIMIT else -(-shape.c // 16) * 16
+    return taps * channels * _vectors(shape.o) / 2 / _DIRECT_SHARE
 
 
 def _winograd_cycles(shape: Conv2D, m: int) -> float:

@@ -29,6 +29,9 @@ AWKWARD = [
     "flat:bf16,bf16:bf16:add(x0,x1)",
     "tile:bf16:1:1x6:16:64:bf16",
     "matmul:i8:i32",
+    "fourier:input:f16:12",
+    "fourier:output:bf16:12",
+    "spectra:products",
 ]
 MORE = [
     "map:f32,f32:f32:fmod(x0,x1)",
@@ -43,6 +46,8 @@ MORE = [
     *("softmax:bf16:bf16:plain", "layernorm:bf16:bf16:bf16:layer", "winograd:bf16:bf16:2:guarded:1.0"),
     *(f"conv:i8:i32:{kind}" for kind in ("dense", "narrow", "depthwise", "lanes", "pieces")),
     *("matmul:i8:i32", "packb:i8:2", "tile:i8:1:1x6:16:64:raw", "tile:i8:2:1x14:16:64:raw", "tile:i8:1:1x6:0:64:raw"),
+    *("fourier:input:bf16:20", "fourier:output:f16:20", "fourier:depthwise:bf16:bf16:20"),
+    *("fourier:input:f32:48", "fourier:output:f32:48", "fourier:depthwise:f16:f16:48"),
     "reduce:f16:f16:l2:along",
     "reduce:bf16:bf16:max:across",
     "map:bf16,f32:bf16:pow(x0,x1)",

@@ -1,0 +1,127 @@
+"""Convolutions of large windows, end to end: when this computer takes Fourier transforms, and what comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metadef.dtype import DType
+from metadef.format import Format
+from metadef.graph import Graph
+from npusim import InferenceSession, SessionOptions
+from npusim.explain import Explainer
+from npusim.kernels.conv import Conv2D
+from npusim.kernels.plans.algorithm import host_algorithm
+from npusim.kernels.plans.fourier import best_edge
+from npusim.kernels.plans.site import PlanOptions
+
+FAST = PlanOptions(numerics="fast")
+CHANNELS, SIZE = 32, 30
+
+
+def large_windows(depthwise: bool, dtype: DType = DType.FLOAT16, batch: int = 1) -> Graph:
+    """Two convolutions, a bias and a ReLU."""
+    rng = np.random.default_rng(2)
+    graph = Graph("large")
+    result = graph.add_input("x", (batch, CHANNELS, SIZE, SIZE), dtype, Format.NCHW)
+    window, per = (13, 1) if depthwise else (7, CHANNELS)
+    for number in range(2):
+        weights = rng.standard_normal((CHANNELS, per, window, window)) / window / np.sqrt(per)
+        filters = graph.add_const(f"w{number}", weights.astype(dtype.numpy), Format.NCHW)
+        bias = graph.add_const(f"b{number}", rng.standard_normal(CHANNELS).astype(dtype.numpy), Format.ND)
+        attrs = {"strides": (1, 1, 1, 1), "pads": (window // 2,) * 4, "groups": CHANNELS // per}
+        result = graph.add_node("Conv2D", [result, filters, bias], attrs, f"conv{number}").output
+        result = graph.add_node("Relu", [result], {}, f"relu{number}").output
+    graph.set_outputs([result], ["y"])
+    return graph
+
+
+def picture(dtype: type = np.float16, special: float | None = None, batch: int = 1) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(3).standard_normal((batch, CHANNELS, SIZE, SIZE)).astype(dtype)
+    if special is not None:
+        x[0, 5, 9, 10] = special
+    return {"x": x}
+
+
+def algorithms(session: InferenceSession) -> list[str]:
+    """First kernel families of the convolutions' host plans."""
+    tasks = enumerate(session.program.tasks)
+    places = [position for position, task in tasks if task.kernel.op_type == "Conv2D"]
+    return [session.loaded.plan.kernels_of(position)[0].split(":")[0] for position in places]
+
+
+@pytest.mark.parametrize("special", [None, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_results_are_those_of_direct_sums(depthwise, special):
+    graph, feed = large_windows(depthwise), picture(special=special)
+    fast, plain = (
+        InferenceSession(graph, SessionOptions(threads=2, numerics=numerics)) for numerics in ("fast", "exact")
+    )
+    assert algorithms(fast) == ["fourier"] * 2 and algorithms(plain) == ["conv"] * 2
+    ours, wanted = (session.run(None, feed)[0].astype(np.float64) for session in (fast, plain))
+    assert np.array_equal(np.isnan(ours), np.isnan(wanted)) and np.array_equal(np.isinf(ours), np.isinf(wanted))
+    finite = np.isfinite(wanted)
+    assert np.linalg.norm(ours[finite] - wanted[finite]) <= 3e-4 * np.linalg.norm(wanted[finite])
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_fp32_stays_fp32(depthwise):
+    graph, feed = large_windows(depthwise, DType.FLOAT, 2), picture(np.float32, batch=2)
+    sessions = [
+        InferenceSession(graph, SessionOptions(threads=1, precision="origin", numerics=numerics))
+        for numerics in ("fast", "exact")
+    ]
+    assert algorithms(sessions[0]) == ["fourier"] * 2
+    ours, wanted = (session.run(None, feed)[0] for session in sessions)
+    assert not np.array_equal(ours, wanted)
+    assert np.linalg.norm(ours - wanted) <= 1e-6 * np.linalg.norm(wanted)
+
+
+def test_threads_change_no_bit():
+    results = [
+        InferenceSession(large_windows(False), SessionOptions(threads=threads, numerics="fast")).run(None, picture())[0]
+        for threads in (1, 2)
+    ]
+    assert np.array_equal(*results)
+
+
+def test_explanations_name_the_transforms_and_their_tiles():
+    explainer = Explainer(large_windows(False), SessionOptions(threads=1, numerics="fast"))
+    task = next(task for task in explainer.session.program.tasks if task.kernel.op_type == "Conv2D")
+    facts = next(facts for facts in explainer.node(task.name).tasks if facts.task == task.id)
+    edge = best_edge(Conv2D(1, CHANNELS, SIZE, SIZE, CHANNELS, (7, 7), pads=(3, 3, 3, 3)))[0]
+    assert facts.algorithm == "direct" and facts.host.startswith(f"fft_{edge}, kernel fourier:input:f16:{edge}, ")
+
+
+def test_checked_memory_finds_nothing():
+    options = {"threads": 1, "numerics": "fast"}
+    checked, plain = (
+        InferenceSession(large_windows(True), SessionOptions(**options, checked=on)).run(None, picture())[0]
+        for on in (True, False)
+    )
+    assert np.array_equal(checked, plain)
+
+
+def test_choice_waits_for_fast_numerics_and_large_windows():
+    large = Conv2D(1, 64, 56, 56, 64, (7, 7), pads=(3, 3, 3, 3))
+    assert host_algorithm(large, FAST).startswith("fft_")
+    assert host_algorithm(large, PlanOptions()) == "direct"
+    assert host_algorithm(large, PlanOptions(numerics="fast", deterministic=True)) == "direct"
+    for other in (
+        Conv2D(1, 64, 56, 56, 64, (7, 7), strides=(2, 2)),
+        Conv2D(1, 64, 56, 56, 64, (7, 7), dilations=(2, 2)),
+        Conv2D(1, 64, 56, 56, 64, (7, 7), groups=2),
+        Conv2D(1, 64, 56, 56, 64, (5, 5)),
+        Conv2D(1, 64, 56, 56, 64, (1, 7)),
+    ):
+        assert best_edge(other)[0] == 0 and host_algorithm(other, FAST) == "direct"
+
+
+def test_choice_keeps_direct_sums_where_little_is_saved():
+    picture_layer = Conv2D(1, 3, 112, 112, 64, (7, 7), pads=(3, 3, 3, 3))
+    one_pixel = Conv2D(1, 64, 7, 7, 64, (7, 7))
+    next_network = Conv2D(1, 96, 56, 56, 96, (7, 7), pads=(3, 3, 3, 3), groups=96)
+    for shape in (picture_layer, one_pixel, next_network):
+        assert host_algorithm(shape, FAST) == "direct"
+    huge = Conv2D(1, 64, 200, 200, 64, (99, 99), groups=64)
+    assert best_edge(huge)[0] == 0
