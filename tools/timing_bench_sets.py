@@ -1,4 +1,4 @@
-"""Benchmark suites of the 910B family: every case as the kernels that the vendor's library runs, operands cold."""
+"""Benchmark suites of 910B and 950: every case as the kernels that the vendor's library runs, operands cold."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from pathlib import Path
 
 from metadef.target import Target
 from timing_chain import Chain
-from timing_data import Microseconds, Pair, Sample, collect, rows_of
+from timing_data import Microseconds, Pair, Sample, collect, family_of, rows_of
 from timing_recipes import RECIPES, Case
 from timing_recipes_conv import composed_case, conv_case, is_conv
 
 FILE = "op_bench_cases"
 
 
-def bench_cases(data: Path) -> Sample:
-    """All cases but single products, which have sets of their own; those without a recipe lower the coverage."""
+def bench_cases(data: Path, family: str) -> Sample:
+    """All cases of a family's chips but single products, which have sets of their own; those without a recipe lower
+    the coverage."""
     rows = [row for row in rows_of(data, FILE) if row["trust"] != "C" and not is_product(row)]
+    rows = [row for row in rows if family_of(row["soc"]) == family]
     return collect(rows, predict_case)
 
 

@@ -37,6 +37,16 @@ BOARD_TB_S = {"cannbench": {"950PR": 1.4}}
 reads alone and both ways, where the boards of the vendor's samples move 1.62: a bin of 1.4 TB/s, at nine tenths."""
 
 
+FAMILIES = {
+    "910B": frozenset({
+        "910B1", "910B2", "910B3", "910B1=910B3", "910B3_or_93", "910B4", "910B_A2", "910B_A2_24c", "910B_20c",
+        "910B_20c_1650", "910B_unspecified", "910_9362", "A3", "A3_24c", "A2_A3",
+    }),
+    "950": frozenset({"950", "950PR"}),
+}  # fmt: skip
+"""Names in the data by chip family; A3 dies count as 910B."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """One measurement. ``measured`` and ``predicted`` share a unit (microseconds or cycles)."""
@@ -71,6 +81,11 @@ def chip(name: str, source: str = "") -> Target | None:
     if memory is not None:
         target = replaced(target, {"memory.hbm_nominal_tb_s": memory, "memory.hbm_efficiency": 0.9})
     return target
+
+
+def family_of(name: str) -> str:
+    """The family of a chip of the data; a chip of no family is its own."""
+    return next((family for family, members in FAMILIES.items() if name in members), name)
 
 
 def measured_file(data: Path, name: str) -> Path:

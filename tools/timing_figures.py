@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 
 from metadef.target import known_targets, load_target
-from timing_data import Pair, measured_file, rows_of
+from timing_data import Pair, family_of, measured_file, rows_of
 
 FILES = (
     "op_trace_910_gen1", "op_profiler_910b", "op_bench_cases", "instr_mov", "instr_mmad", "instr_vec", "kernel_pipes",
     "concat_dma_910b", "matmul_bench", "conv_bench", "attention_bench", "mem_copy_bw", "model_infer",
 )  # fmt: skip
-FAMILY_910B = frozenset({
-    "910B1", "910B2", "910B3", "910B1=910B3", "910B3_or_93", "910B4", "910B_A2", "910B_A2_24c", "910B_20c",
-    "910B_20c_1650", "910B_unspecified", "910_9362", "A3", "A3_24c", "A2_A3",
-})  # fmt: skip
-"""Names of the 910B family in the data, A3 dies included."""
 
 
 def figures(pairs: list[Pair], total: int) -> dict[str, Any]:
@@ -74,7 +69,7 @@ def group_key(row: dict[str, str], by: str) -> str:
     """The group of a row of :func:`index_rows`: its ``file``, chip family of a file, ``chip`` or operator ``type``."""
     kind = row.get("op_type") or row.get("path") or row.get("instr") or row.get("kernel") or row.get("model", "")
     kind = kind or row.get("impl", "")
-    family = f"{row['file']}:{'910B' if row['soc'] in FAMILY_910B else row['soc']}"
+    family = f"{row['file']}:{family_of(row['soc'])}"
     keys = {"file": row["file"], "chip": row["soc"], "type": f"{row['file']}:{kind}", "family": family}
     return keys[by]
 

@@ -432,10 +432,14 @@ def _grouped_quant(case: Case) -> None:
     groups, k, n = case.shapes[1]
     weights = case.chain.value((groups, k, n), DType.INT8)
     packed = TensorDesc((groups, k, n), DType.INT8, Format.ND, Format.FRACTAL_NZ, 32)
-    case.chain.vector("TransData", [weights], outputs=[packed])
+    plain = case.chain.target.value("cube.loads_plain")
+    if not plain:
+        case.chain.vector("TransData", [weights], outputs=[packed])
     rows = -(-case.first[0] // groups)
     a = case.chain.value((groups, rows, k), DType.INT8)
-    product(case.chain, a, weights, rows, n, k, batch=groups, out=DType.INT8, finish=("DequantSwiglu",), packed=True)
+    product(
+        case.chain, a, weights, rows, n, k, batch=groups, out=DType.INT8, finish=("DequantSwiglu",), packed=not plain
+    )
 
 
 @recipe("matmul_bias_activation")

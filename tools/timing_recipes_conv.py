@@ -59,7 +59,8 @@ class Window:
 def convolve(
     chain: Chain, x: Value, channels: int, window: Window, *, turned: bool = False, bias: bool = True
 ) -> Value:
-    """A convolution from plain layout to plain layout: image and filter are packed, the result is unpacked.
+    """A convolution from plain layout to plain layout: image and filter are packed, the result is unpacked, unless the
+    cube takes and leaves plain images.
 
     One spatial axis counts as the second of two. The library's convolutions over three axes are other kernels.
 
@@ -81,7 +82,10 @@ def convolve(
     def plain(channels: int, sides: Sides) -> TensorDesc:
         return TensorDesc((n, channels, *sides), x.dtype, Format.NCHW, Format.NCHW)
 
-    near = chain.vector("TransData", [Value(x.name, plain(c, tuple(image)))], outputs=[packed(depth, tuple(image))])
+    near = Value(x.name, plain(c, tuple(image)))
+    direct = chain.target.value("cube.loads_plain")
+    if not direct:
+        near = chain.vector("TransData", [near], outputs=[packed(depth, tuple(image))])
     sizes = (c, channels) if turned else (channels, c)
     filters = (sizes[0], sizes[1] // window.groups, *window.size)
     raw = chain.hold(TensorDesc(filters, x.dtype, Format.NCHW, Format.NCHW))
@@ -90,7 +94,7 @@ def convolve(
     seen = packed(c, tuple(image))
     kernel = _conv_kernel(seen, weights, packed(channels, result), window, turned, bias)
     done = chain.cube(kernel, [Value(near.name, seen), w])
-    out = chain.vector("TransData", [done], outputs=[plain(channels, result)])
+    out = done if direct else chain.vector("TransData", [done], outputs=[plain(channels, result)])
     return Value(out.name, TensorDesc((n, channels, *result[-(len(x.shape) - 2) :]), x.dtype))
 
 

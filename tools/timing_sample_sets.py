@@ -16,7 +16,7 @@ from metadef.target import Target, replaced
 from npusim.timing.additions import Places, repeat_cycles
 from npusim.timing.micro import read_copies
 from timing_chain import Chain, product
-from timing_data import DTYPES, Microseconds, Pair, Sample, collect, rows_of
+from timing_data import DTYPES, Microseconds, Pair, Sample, collect, family_of, rows_of
 from timing_thread_sets import numbered, thread_us
 
 _TIMER_MHZ = 50
@@ -25,8 +25,8 @@ _TIMER_MHZ = 50
 # -- sample kernels of the vendor --------------------------------------------------------------------------------------
 
 
-def sample_kernels(data: Path) -> Sample:
-    """Vendor samples that are not plain copies or additions with a published tile."""
+def sample_kernels(data: Path, family: str) -> Sample:
+    """Vendor samples that are not plain copies or additions with a published tile, on the chips of a family."""
 
     def predict(row: dict[str, str], target: Target) -> Pair | None:
         build = {
@@ -37,7 +37,8 @@ def sample_kernels(data: Path) -> Sample:
         measured = float(row["duration_us"] or row["cycles"])
         return None if us is None else Pair(row["id"], f"{row['kernel']} {row['shape']} {row['case']}", measured, us)
 
-    return collect([row for row in numbered(rows_of(data, "kernel_pipes")) if _is_sample(row)], predict)
+    rows = [row for row in numbered(rows_of(data, "kernel_pipes")) if _is_sample(row)]
+    return collect([row for row in rows if family_of(row["soc"]) == family], predict)
 
 
 def reads_together(row: dict[str, str]) -> bool:

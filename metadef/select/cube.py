@@ -110,7 +110,12 @@ def _diverse(table: Table, cycles: np.ndarray, limit: int, per_split: int) -> li
 
 
 def _epilogue_workspace(kernel: Kernel, choice: CubeChoice, target: Target) -> int:
-    """On split cores, what the fixpipe cannot apply passes to the vector cores: two fp32 tiles a core, in the arena."""
+    """On split cores, what the fixpipe cannot apply passes to the vector cores: two fp32 tiles a core, in the arena,
+    unless a direct path leads to UB and that holds a tile."""
     if target.coupled or all(item.op_type in FIXPIPE_OPS and item.operand is None for item in kernel.fused):
         return 0
-    return 2 * choice.block_dim * choice.tile.m0 * choice.tile.n0 * L0C_BYTES
+    tile_bytes = choice.tile.m0 * choice.tile.n0 * L0C_BYTES
+    room = target.buffer_bytes["UB"] * target.vector_cores // target.cube_cores
+    if target.has_direct_path and tile_bytes <= room:
+        return 0
+    return 2 * choice.block_dim * tile_bytes

@@ -54,7 +54,14 @@ def test_ports_are_described_like_onnxruntime(session: InferenceSession):
 
 
 @pytest.mark.parametrize(
-    ("soc", "precision"), [("Ascend910B3", "origin"), ("Ascend310P3", "fp16"), ("Ascend910B1", "fp16")]
+    ("soc", "precision"),
+    [
+        ("Ascend910B3", "origin"),
+        ("Ascend310P3", "fp16"),
+        ("Ascend910B1", "fp16"),
+        ("Ascend950PR", "origin"),
+        ("Ascend910_95", "fp16"),
+    ],
 )
 def test_other_chips_and_precisions(soc: str, precision: str):
     options = SessionOptions(soc=soc, precision=precision, dims={"batch": 3}, threads=1)

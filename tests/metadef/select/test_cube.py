@@ -87,7 +87,7 @@ def check_tile(kernel: Kernel, target: Target) -> CubeTile:
     return tile
 
 
-SOCS = st.sampled_from(["Ascend910B1", "Ascend910B3", "Ascend310P3"])
+SOCS = st.sampled_from(["Ascend910B1", "Ascend910B3", "Ascend310P3", "Ascend950PR"])
 SIZES = st.one_of(st.integers(1, 40), st.integers(1, 5000))
 
 
@@ -162,6 +162,9 @@ def test_epilogues_beyond_the_fixpipe_need_a_workspace_on_split_cores():
     chosen, workspace = choose_cube_kernel(gelu, B3)
     assert workspace == 2 * chosen.block_dim * chosen.tile.m0 * chosen.tile.n0 * 4
     assert choose_cube_kernel(conv_kernel(P3, 1, 64, 28, 28, 64, 3, pad=1, fused=gelu.fused), P3)[1] == 0
+    # Where results pass straight to UB there is nothing to keep in memory.
+    direct = load_target("Ascend950PR")
+    assert choose_cube_kernel(conv_kernel(direct, 1, 64, 28, 28, 64, 3, pad=1, fused=gelu.fused), direct)[1] == 0
 
 
 def test_what_never_fits_is_an_error():

@@ -64,7 +64,7 @@ def checked(kernel, target: Target = B3) -> VectorTile:
     return tile
 
 
-SOCS = st.sampled_from(["Ascend910B3", "Ascend310P3"])
+SOCS = st.sampled_from(["Ascend910B3", "Ascend310P3", "Ascend950PR"])
 SHAPES = st.lists(st.integers(1, 200), min_size=1, max_size=4).map(tuple)
 TYPES = st.sampled_from([DType.FLOAT16, DType.FLOAT, DType.BF16])
 

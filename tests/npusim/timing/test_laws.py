@@ -14,7 +14,7 @@ from npusim.timing.additions import Places, add_tiles, repeat_cycles
 from npusim.timing.micro import matmul, read_copies
 from tests.metadef.cost.samples import conv_kernel, matmul_kernel, vector_kernel
 
-B1, P3 = load_target("Ascend910B1"), load_target("Ascend310P3")
+B1, P3, NEXT = (load_target(name) for name in ("Ascend910B1", "Ascend310P3", "Ascend950PR"))
 COLD = MemoryState(cold=(1.0, 1.0, 1.0, 1.0), write_back=1.0)
 BOARD_BYTES = 12288 * 12288 * 2
 
@@ -114,7 +114,7 @@ def _faster(target: Target, tmp_path, **memory: float) -> Target:
     return load_target(str(path))
 
 
-@pytest.mark.parametrize("target", [B1, P3], ids=["910B1", "310P3"])
+@pytest.mark.parametrize("target", [B1, P3, NEXT], ids=["910B1", "310P3", "950PR"])
 def test_twice_the_bandwidth_is_never_slower(target, tmp_path):
     key = ("hbm_nominal_tb_s", "l2_tb_s", "dram_core_bytes_per_cycle", "l2_core_bytes_per_cycle")
     doubled = _faster(target, tmp_path, **{name: 2 * target.value(f"memory.{name}") for name in key})
@@ -132,7 +132,7 @@ def test_twice_the_bandwidth_is_never_slower(target, tmp_path):
     assert gained > 0
 
 
-@pytest.mark.parametrize("target", [B1, P3], ids=["910B1", "310P3"])
+@pytest.mark.parametrize("target", [B1, P3, NEXT], ids=["910B1", "310P3", "950PR"])
 def test_two_buffers_are_never_slower(target):
     for op_type in ("Add", "Exp", "Relu"):
         for units in (16, 128, 512):
@@ -190,3 +190,23 @@ def test_pieces_of_unequal_size_leave_cores_idle():
     assert even.mean_cycles == even.core.cycles
     assert uneven.mean_cycles < uneven.core.cycles
     assert np.isclose(sum(uneven.moved.values()), 3 * 41 * 1024 * 2, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("path", "pitch", "row_bytes", "us"),
+    [
+        ("GM->UB", 24576, 2048, 188.5),
+        ("GM->L1 ND2NZ", 24576, 128, 245.1),
+        ("GM->L1 ND2NZ", 24576, 512, 190.5),
+        ("GM->L1 ND2NZ", 24574, 512, 206.6),
+    ],
+)
+def test_short_lines_of_the_next_generation(path, pitch, row_bytes, us):
+    run = read_copies(NEXT, BOARD_BYTES, 64, row_bytes, pitch=pitch, path=path)
+    assert run.us == pytest.approx(us, rel=0.05)
+
+
+@pytest.mark.parametrize(("write_back", "us"), [(1.0, 247.7), (0.0, 182.0)])
+def test_additions_in_registers(write_back, us):
+    run = add_tiles(NEXT, 8192 * 8192, 21760, cores=64, double_buffer=True, write_back=write_back)
+    assert run.us == pytest.approx(us, rel=0.1)
