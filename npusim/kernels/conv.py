@@ -41,11 +41,11 @@ def conv2d(
     shape.check()
     panels.check_weights(packed.dtype, dtypes[0])
     rule, pieces = epilogue or Epilogue(), packed.kind == "pieces"
-    layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind)
+    out_dtype = rule.target(dtypes[1])
+    layout = dense_scratch(shape) if pieces else Scratch(shape, packed.kind, out_dtype)
     units = panels.split_units(-(-shape.o // 16), packed.vectors)
-    band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1])
-    bands = layout.bands(band_rows)
-    stored = -(-shape.o // shape.c0_out) * shape.c0_out
+    band_rows, splits = choose_split(layout, packed.weights.nbytes, units[1], packed.dtype)
+    bands, stored = layout.bands(band_rows), -(-shape.o // shape.c0_out) * shape.c0_out
     tables = piece_tables(shape, layout) if pieces else None
     core = panels.Core(
         weights=packed.weights,
@@ -66,7 +66,8 @@ def conv2d(
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
         epilogue=rule,
-        out_dtype=rule.target(dtypes[1]),
+        out_dtype=out_dtype,
+        block=layout.block(-(-units[1] // splits)),
     )
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {
@@ -78,12 +79,11 @@ def conv2d(
         "on": stored * layout.oh * layout.ow * SIZE[dtypes[1]],
         "band_out": band_rows * layout.ow * core.out_strides[2],
         "band_in": band_rows * shape.strides[0],
+        **({"lane_table": tables.units} if tables else {}),
     }
-    fields |= {"lane_table": tables.units} if tables else {}
-    values = [*core.fields(), *(fields[n] for n in FIELDS)]
     scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
-    parts, name = shape.n * bands * splits, f"conv:{dtypes[0]}:{core.out_dtype}:{packed.kind}"
-    return call(name, parts, scratch_bytes, values)
+    values, name = [*core.fields(), *(fields[n] for n in FIELDS)], f"conv:{dtypes[0]}:{out_dtype}:{packed.kind}"
+    return call(name, shape.n * bands * splits, scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
@@ -101,6 +101,8 @@ def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:
         lanes = np.ascontiguousarray(lanes, np.int64)
     return {
         "groups": layout.groups,
+        "block_groups": layout.block_groups,
+        "merged": int(layout.merged),
         "planes": channels // 8,
         "h": shape.h,
         "xn": channels * shape.h * shape.w * SIZE[dtype],

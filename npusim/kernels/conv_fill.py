@@ -7,6 +7,7 @@ the variants are for and makes the descriptors, whose fields after those of `pan
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from npusim.kernels import panels
 from npusim.kernels.conv_pieces import emit_pieces
@@ -42,6 +43,8 @@ FIELDS = (
     "row_bytes",
     "narrow_bytes",
     "lane_table",
+    "block_groups",
+    "merged",
 )
 (
     X,
@@ -69,6 +72,8 @@ FIELDS = (
     ROW_BYTES,
     _NARROW_BYTES,
     _LANE_TABLE,
+    BLOCK_GROUPS,
+    _MERGED,
 ) = range(panels.CORE_END, panels.CORE_END + len(FIELDS))
 
 
@@ -92,13 +97,17 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             # Scratch holds only what this part's one unit reads.
             first, count = begin, k.const(1)
         source_image = k.field(desc, X) + image * k.field(desc, XN)
-        k.call("fill", desc, scratch(k, ctx), source_image, band, first, count)
         out = k.field(desc, panels.OUT) + image * k.field(desc, ON) + band * k.field(desc, _BAND_OUT)
-        last = band.eq(bands - 1)
-        if kind == "pieces":
-            k.call("pieces", desc, ctx, x, out, begin, end, k.convert(last, "zext", I64))
-        else:
-            panels.call_panels(k, desc, ctx, x, out, panels.weights_field(k, desc), (begin, end), last)
+        last, weights = band.eq(bands - 1), panels.weights_field(k, desc)
+        tap = k.var(0)
+        with k.loop(count, step=k.field(desc, BLOCK_GROUPS)) if kind == "dense" else nullcontext(0) as taken:
+            some = k.minimum(count - taken, k.field(desc, BLOCK_GROUPS)) if kind == "dense" else count
+            k.call("fill", desc, x, source_image, band, first + taken, some)
+            if kind == "pieces":
+                k.call("pieces", desc, ctx, x, out, begin, end, k.convert(last, "zext", I64))
+            else:
+                panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), last, tap.get())
+                tap.set(tap.get() + k.field(desc, panels.BLOCK_TAPS))
 
 
 def emit_zeros(k: Kernel) -> None:
@@ -117,24 +126,28 @@ def emit_fill(k: Kernel, dtype: str) -> None:
         planes, x_row = k.field(desc, _PLANES), k.field(desc, _X_ROW)
         pair_step, second = k.field(desc, _XC), k.field(desc, _XQ)
         at = k.var(base)
+        # Rows that follow each other in image and scratch are as one.
+        merged = k.field(desc, _MERGED).ne(0)
+        times = k.select(merged, k.minimum(rows, height - top), 1)
+        step = k.select(merged, rows, 1)
         with k.loop(first + count, start=first) as group:
             both = (group * 2 + 1) < planes
             channels = image + (group >> 1) * pair_step + (group & 1) * second
-            with k.loop(rows) as r:
+            with k.loop(rows, step=step) as r:
                 y = top + k.load(table + r * 8)
                 to = at.get()
                 inside = (y >= 0) & (y < height)
                 with k.either(inside) as (copy, blank):
                     with copy:
-                        _emit_row(k, desc, dtype, to, channels + y * x_row, both)
+                        _emit_row(k, desc, dtype, to, channels + y * x_row, both, (pair_step >> 1, times))
                     with blank:
                         k.call("zeros", to, row_bytes >> 6)
-                at.set(to + row_bytes)
+                at.set(to + step * row_bytes)
 
 
-def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) -> None:
-    """One row of one 16-channel group, whose upper eight channels may not exist."""
-    xh = k.field(desc, _XH)
+def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val, more: tuple[Val, Val]) -> None:
+    """One row of one 16-channel group, whose upper eight channels may not exist; that of the next comes nearer."""
+    xh, (ahead, times) = k.field(desc, _XH), more
     adjacent = both & xh.eq(8 * SIZE[dtype])
 
     def copy(source: Val, step: Val, target: Val, count: Val) -> None:
@@ -143,6 +156,8 @@ def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) ->
                 together = count & -_UNROLL
                 for begin, end, pixels in ((k.const(0), together, _UNROLL), (together, count, 1)):
                     with k.loop(end, start=begin, step=pixels) as i:
+                        for n in range(0, pixels, 4 // SIZE[dtype] if SIZE[dtype] < 4 else 1):
+                            k.prefetch(source + ahead + (i + n) * step)
                         wide = [k.load_f32(source + (i + n) * step, dtype) for n in range(pixels)]
                         for n, value in enumerate(wide):
                             k.store(value, target + (i + n) * PIXEL)
@@ -153,16 +168,22 @@ def _emit_row(k: Kernel, desc: Val, dtype: str, to: Val, row: Val, both: Val) ->
                     upper.set(k.load_f32(source + xh + i * step, dtype, 8))
                 k.store(upper.get(), target + i * PIXEL + 32)
 
-    _emit_phases(k, desc, to, row, copy)
+    _emit_phases(k, desc, to, row, copy, times)
 
 
-def _emit_phases(k: Kernel, desc: Val, to: Val, row: Val, copy: Callable[[Val, Val, Val, Val], None]) -> None:
-    """Zeros, copied pixels, zeros of every stride phase; `copy(source, step, target, count)` emits the middle."""
+def _emit_phases(
+    k: Kernel, desc: Val, to: Val, row: Val, copy: Callable[[Val, Val, Val, Val], None], times: Val | int = 1
+) -> None:
+    """Zeros, copied pixels, zeros of every stride phase; `copy(source, step, target, count)` emits the middle.
+
+    Pixels of `times` rows are as those of one.
+    """
     xp = k.field(desc, _XP)
     target = k.var(to)
     with k.loop(k.field(desc, _PHASES)) as phase:
         entry = k.field(desc, _PHASE_TABLE) + phase * 32
         left, count, right, first = (k.field(entry, i) for i in range(4))
+        count = count * times
         with k.when(left > 0):
             k.call("zeros", target.get(), left)
         begin = target.get() + left * PIXEL

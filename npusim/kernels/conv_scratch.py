@@ -67,9 +67,12 @@ class Conv2D:
 
 
 class Scratch:
-    """Geometry of the scratch block for one way of computing: `dense`, `narrow`, `depthwise` or `lanes`."""
+    """Geometry of the scratch block for one way of computing: `dense`, `narrow`, `depthwise` or `lanes`.
 
-    def __init__(self, shape: Conv2D, kind: str) -> None:
+    Results of type `out_dtype` decide whether the block holds all groups of channels or some at a time.
+    """
+
+    def __init__(self, shape: Conv2D, kind: str, out_dtype: str = panels.RAW) -> None:
         self.shape, self.kind = shape, kind
         self.narrow = shape.c if kind == "narrow" else 0
         self.oh, self.ow = shape.out_hw
@@ -77,6 +80,9 @@ class Scratch:
         (sh, sw), (dh, dw) = shape.strides, shape.dilations
         per_group = shape.c // shape.groups
         self.groups = {"dense": -(-shape.c // 16), "lanes": per_group}.get(kind, 1)
+        self.block_groups = self.groups
+        if kind == "dense" and shape.groups == 1:
+            self.block_groups = panels.groups_of_block(self.groups, kh * kw, self.oh * self.ow, out_dtype)
         self.sparse_rows = sh > (kh - 1) * dh
         if self.narrow:
             self.tap_channels, self.pixel_bytes = self.narrow, self.narrow * sw * 4
@@ -107,7 +113,7 @@ class Scratch:
         self.rows = np.array(rows, np.int64)
         self.group_bytes = len(rows) * self.row_bytes
         slack = 256 + (host().tile_rows + 1) * self.pixel_bytes
-        self.bytes = -(-(self.groups * self.group_bytes + slack) // 64) * 64
+        self.bytes = -(-(self.block_groups * self.group_bytes + slack) // 64) * 64
 
     def bands(self, band_rows: int) -> int:
         """Fix the number of output rows in a band; how many bands there are."""
@@ -115,7 +121,7 @@ class Scratch:
         return -(-self.oh // band_rows)
 
     def taps(self) -> np.ndarray:
-        """Byte offsets of the taps in accumulation order."""
+        """Byte offsets of the taps of a block in accumulation order."""
         (kh, kw), (_, sw), (dh, dw) = self.shape.kernel, self.shape.strides, self.shape.dilations
         step = 1 if self.sparse_rows else dh
         if self.narrow:
@@ -130,9 +136,15 @@ class Scratch:
             order = [g * self.group_bytes + at for g in range(self._tap_groups()) for at in places]
         return np.array(order, np.int64)
 
+    def block(self, units: int) -> panels.Block | None:
+        """How a part of so many output units works off the taps, where not all at once."""
+        if self.block_groups == self.groups:
+            return None
+        return panels.Block(self.groups * self.shape.kernel[0] * self.shape.kernel[1], units)
+
     def _tap_groups(self) -> int:
         """16-channel input groups one output reads."""
-        return self.groups if self.kind != "dense" else self.groups // self.shape.groups or 1
+        return self.block_groups if self.kind != "dense" else self.block_groups // self.shape.groups or 1
 
     def tiles(self, band_rows: int) -> list[panels.TileStep]:
         """Register tiles covering a band of `band_rows` output rows."""
@@ -182,6 +194,12 @@ class Scratch:
         """Whether consecutive output rows follow each other in scratch (1x1 kernels)."""
         return self.out_row_pitch == self.ow * self.pixel_bytes
 
+    @property
+    def merged(self) -> bool:
+        """Whether rows follow each other in the image and in scratch alike."""
+        shape = self.shape
+        return self.kind == "dense" and (shape.kernel, shape.strides, shape.pads) == ((1, 1), (1, 1), (0, 0, 0, 0))
+
     def phase_rows(self) -> list[list[int]]:
         """Per phase: zero columns, copied columns, zero columns, first source column."""
         shape = self.shape
@@ -195,18 +213,21 @@ class Scratch:
         return rows
 
 
-def choose_split(layout: Scratch, weight_bytes: int, units: int) -> tuple[int, int]:
+def choose_split(layout: Scratch, weight_bytes: int, units: int, dtype: str) -> tuple[int, int]:
     """Rows per band and output-channel splits of the least estimated time."""
     if layout.kind in ("depthwise", "lanes"):
         return _rows_of_one_unit(layout), units
-    return _least_cost(layout.shape, layout.kind, weight_bytes, units)
+    return _least_cost(layout.shape, layout.kind, weight_bytes, units, dtype, layout.block_groups)
 
 
 @functools.lru_cache(maxsize=1024)
-def _least_cost(shape: Conv2D, kind: str, weight_bytes: int, units: int) -> tuple[int, int]:
+def _least_cost(
+    shape: Conv2D, kind: str, weight_bytes: int, units: int, dtype: str, block_groups: int
+) -> tuple[int, int]:
     """The same for a shape, of which networks have several layers."""
     layout = Scratch(shape, kind)
     depth, groups = len(layout.taps()) * layout.tap_channels // shape.groups, -(-shape.o // 16)
+    layout.block_groups = block_groups
     best: tuple[float, int, int] | None = None
     for bands in sorted({*parts.BAND_COUNTS, layout.oh}):
         if bands > layout.oh:
@@ -227,8 +248,9 @@ def _least_cost(shape: Conv2D, kind: str, weight_bytes: int, units: int) -> tupl
                 fewest=whole[0],
                 filled=shape.n * actual * layout.groups * layout.group_bytes // PIXEL,
                 scratch_bytes=layout.bytes,
+                blocks=-(-layout.groups // block_groups),
             )
-            cost = parts.cut_cost(cut, depth, groups, weight_bytes)
+            cost = parts.cut_cost(cut, depth, groups, weight_bytes, dtype)
             if best is None or cost < best[0]:
                 best = (cost, rows, splits)
     assert best is not None

@@ -21,8 +21,8 @@ from npusim.kernels.ir import I64, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.weights import aligned, pack_panels, pad_to, padded_bias
 
 _PIXEL = 64
-_A, _RG, _RH, _RL, _CG, _CH, _CL, _M, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS = range(
-    panels.CORE_END, panels.CORE_END + 15
+_A, _RG, _RH, _RL, _CG, _CH, _CL, _M, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS, _BLOCK = range(
+    panels.CORE_END, panels.CORE_END + 16
 )
 (
     _PB_SOURCE,
@@ -146,7 +146,10 @@ def matmul(
     many, rule = batch or Batch(), epilogue or Epilogue()
     groups = -(-k // 16)
     units = panels.split_units(-(-n // 16), b.vectors)
-    band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], SIZE[b.dtype])
+    out_dtype = rule.target(out.dtype)
+    some = panels.groups_of_block(groups, 1, m, out_dtype)
+    band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], b.dtype, some)
+    per_split = -(-units[1] // splits)
     bands = -(-m // band)
     block = band * _PIXEL
     core = panels.Core(
@@ -157,23 +160,23 @@ def matmul(
         units=units,
         tap_channels=16,
         pixel_bytes=_PIXEL,
-        taps=np.arange(groups, dtype=np.int64) * block,
+        taps=np.arange(some, dtype=np.int64) * block,
         out_strides=(out.column[0], out.column[1], out.row[2]),
         channels=n,
         stored=-(-n // out.granule) * out.granule,
         tiles=panels.run_tiles(band, _PIXEL),
         last_tiles=panels.run_tiles(m - (bands - 1) * band, _PIXEL),
         pitch=0,
-        buffer_offset=-(-(groups * block + 2 * _PIXEL) // 64) * 64,
+        buffer_offset=-(-(some * block + 2 * _PIXEL) // 64) * 64,
         vectors=b.vectors,
         epilogue=rule,
-        out_dtype=rule.target(out.dtype),
+        out_dtype=out_dtype,
+        block=panels.Block(groups, per_split) if some < groups else None,
     )
     offsets = int64_table(list(zip(many.a, [i * b.batch_bytes for i in many.b], many.out, strict=True)))
-    per_split = -(-units[1] // splits)
-    fields = [*core.fields(), a.address, *a.row, *a.column, m, k, band, bands, splits, per_split, groups, offsets]
+    fields = [*core.fields(), a.address, *a.row, *a.column, m, k, band, bands, splits, per_split, groups, offsets, some]
     task = call(
-        f"matmul:{a.dtype}:{rule.target(out.dtype)}",
+        f"matmul:{a.dtype}:{out_dtype}",
         len(many.a) * bands * splits,
         core.scratch_bytes,
         fields,
@@ -197,13 +200,15 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         offsets = k.field(desc, _OFFSETS) + index * 24
         row = band * k.field(desc, _BAND)
         rows = k.minimum(k.field(desc, _M) - row, k.field(desc, _BAND))
-        k.call("fill", desc, scratch(k, ctx), k.field(desc, _A) + k.load(offsets), row, rows)
         per = k.field(desc, _PER_SPLIT)
         begin = split * per
         end = k.minimum(begin + per, k.field(desc, panels.UNITS))
         out = k.field(desc, panels.OUT) + k.load(offsets + 16) + row * k.field(desc, panels.PIXEL_PITCH)
         weights = panels.weights_field(k, desc) + k.load(offsets + 8)
-        panels.call_panels(k, desc, ctx, scratch(k, ctx), out, weights, (begin, end), band.eq(bands - 1))
+        x, matrix, last = scratch(k, ctx), k.field(desc, _A) + k.load(offsets), band.eq(bands - 1)
+        with k.loop(k.field(desc, _GROUPS), step=k.field(desc, _BLOCK)) as group:
+            k.call("fill", desc, x, matrix, row, rows, group)
+            panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), last, group)
 
 
 def _place(k: Kernel, index: Val, strides: tuple[Val, Val, Val]) -> Val:
@@ -221,28 +226,31 @@ def _lanes_at(k: Kernel, at: Val, half: Val, lane: Val, count: Val, spare: Val, 
 
 
 def _emit_fill(k: Kernel, dtype: str) -> None:
-    """fill(desc, scratch, matrix, first row, rows): fp32 [K/16][band][16], zero beyond K.
+    """fill(desc, scratch, matrix, first row, rows, first group): a block's fp32 [K/16][band][16], zero beyond K.
 
     Evenly spaced rows of adjacent columns are read two groups of columns, a cache line, at a time.
     """
     size = SIZE[dtype]
     _emit_group(k, dtype)
-    with k.function("fill", [I64] * 5) as (desc, base, matrix, first, rows):
-        pitch, groups = k.field(desc, _RL), k.field(desc, _GROUPS)
+    with k.function("fill", [I64] * 6) as (desc, base, matrix, first, rows, begin):
+        pitch, end = k.field(desc, _RL), k.minimum(begin + k.field(desc, _BLOCK), k.field(desc, _GROUPS))
         group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
         block = k.field(desc, _BAND) * _PIXEL
         even = k.field(desc, _RG).eq(pitch * 16) & k.field(desc, _RH).eq(pitch * 8)
         adjacent = lane.eq(size) & half.eq(8 * size)
-        together = k.select(even & adjacent, (k.field(desc, _K) >> 5) * 2, 0)
-        with k.loop(together, step=2) as group:
-            source, target = matrix + group * group_step + first * pitch, base + group * block
+        whole = k.minimum(end, (k.field(desc, _K) >> 5) * 2)
+        together = k.select(even & adjacent & (whole > begin), begin + ((whole - begin) & -2), begin)
+        to = base - begin * block
+        with k.loop(together, start=begin, step=2) as group:
+            source, target = matrix + group * group_step + first * pitch, to + group * block
             with k.loop(rows) as r:
                 at = source + r * pitch
+                k.prefetch(at + group_step * 4)
                 pair = [k.load_f32(at + group_step * n, dtype) for n in range(2)]
                 for n, value in enumerate(pair):
                     k.store(value, target + block * n + r * _PIXEL)
-        with k.loop(groups, start=together) as group:
-            k.call("group", desc, base, matrix, first, rows, group)
+        with k.loop(end, start=together) as group:
+            k.call("group", desc, to, matrix, first, rows, group)
 
 
 def _emit_group(k: Kernel, dtype: str) -> None:

@@ -1,7 +1,8 @@
 """The loop convolution and matrix product share: output-channel units over the register tiles of one filled band.
 
 A part first fills its scratch block with fp32 pixels, then runs this loop: for every unit of `vectors * 16` output
-channels and every tile of the band it calls the tile's micro-kernel and the epilogue. The leading fields of the
+channels and every tile of the band it calls the tile's micro-kernel and the epilogue. Deep sums go block by block of
+their taps, each with all units, and rest in scratch meanwhile. The leading fields of the
 descriptors of both kernels are laid out here; `Core` makes them.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npusim.kernels import epilogue, tiles
-from npusim.kernels.cpu import host, l1_bytes, l2_bytes
+from npusim.kernels.cpu import Cpu, host, l1_bytes, l2_bytes
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue, split_target
@@ -48,11 +49,13 @@ from npusim.kernels.tiles import RAW, tile_name
     CHUNK_TAPS,
     PARTIAL,
     PLACE_BYTES,
+    BLOCK_TAPS,
+    UNIT_SUMS,
     EPILOGUE,
-) = range(1, 28)
+) = range(1, 30)
 CORE_END = EPILOGUE + epilogue.FIELDS
-SUMS_BYTES = 14 * 2 * 64  # fp32 sums of the largest tile
-BUFFER_BYTES = SUMS_BYTES + 64
+BUFFER_BYTES = 14 * 2 * 64 + 64  # fp32 sums of the largest tile on any CPU
+_BLOCK_TAPS = 16  # about so many taps are multiplied with all units of the output before the next ones
 _CHUNK_TILES = 16  # up to this many tiles a band, weights are multiplied in chunks that fit the level-1 cache
 
 
@@ -64,6 +67,15 @@ class TileStep:
     length: int
     x_offset: int
     pixels: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Taps are multiplied in blocks, whose pixels fill the scratch block by turns: of how many taps in all, and for
+    how many units of output channels sums rest in between."""
+
+    all_taps: int
+    units: int
 
 
 @dataclass
@@ -89,6 +101,7 @@ class Core:
     unit_shifts: np.ndarray | None = None
     epilogue: Epilogue = field(default_factory=Epilogue)
     out_dtype: str = RAW
+    block: Block | None = None
 
     def fields(self) -> list[int | float | np.ndarray]:
         """Descriptor fields 1 .. CORE_END - 1."""
@@ -98,7 +111,7 @@ class Core:
             self.out,
             *self.units,
             self._unit_elements * SIZE[self.weights_dtype],
-            self.taps.size,
+            self.tap_count,
             self.taps,
             *self.out_strides,
             self.channels,
@@ -112,22 +125,24 @@ class Core:
             self.vectors,
             0 if self.unit_shifts is None else self.unit_shifts,
             self._widened_offset if self.widens else 0,
-            max(1, self.tap_channels) * 16 * SIZE[self.weights_dtype],
+            self._tap_elements // self.vectors * SIZE[self.weights_dtype],
             self._chunk_taps,
             self.buffer_offset + BUFFER_BYTES,
             8 if isinstance(self.pitch, np.ndarray) else 0,
+            self.taps.size,
+            self._partial_bytes if self.block else 0,
             *self.epilogue.fields(),
         ]
 
     @property
     def finish(self) -> str:
         """How tiles end: they round to a floating-point output type and store by themselves."""
-        return self.out_dtype if split_target(self.out_dtype)[0] in FLOATS else RAW
+        return self.out_dtype if finishes(self.out_dtype) else RAW
 
     @property
     def _unit_elements(self) -> int:
         # A depthwise tap (no channels of its own to sum over) is one vector of weights.
-        return max(1, self.tap_channels) * 16 * self.vectors * self.taps.size
+        return self._tap_elements * self.tap_count
 
     @property
     def _tap_elements(self) -> int:
@@ -144,8 +159,13 @@ class Core:
             SIZE[self.weights_dtype] < 4
             and not widens_freely(self.weights_dtype)
             and len(self.tiles) >= 3
-            and (self._chunk_taps < self.taps.size or self._unit_elements * 4 <= l2_bytes() // 3)
+            and (self._chunk_taps < self.tap_count or self._unit_elements * 4 <= l2_bytes() // 3)
         )
+
+    @property
+    def tap_count(self) -> int:
+        """Taps of a sum, where the table holds those of one block."""
+        return self.block.all_taps if self.block else self.taps.size
 
     @property
     def _chunk_taps(self) -> int:
@@ -155,17 +175,23 @@ class Core:
         """
         few = 3 <= len(self.tiles) <= _CHUNK_TILES and SIZE[self.weights_dtype] < 4 and self.finish != RAW
         fitting = max(1, l1_bytes() * 3 // 8 // (self._tap_elements * 4))
-        return fitting if few and self.taps.size > fitting * 3 // 2 else self.taps.size
+        chunked = few and self.taps.size > fitting * 3 // 2 and not widens_freely(self.weights_dtype)
+        return fitting if chunked else self.taps.size
+
+    @property
+    def _partial_bytes(self) -> int:
+        """Where the sums of one unit rest."""
+        return len(self.tiles) * sums_bytes(host()) if self._chunk_taps < self.tap_count else 0
 
     @property
     def _widened_offset(self) -> int:
-        partial = len(self.tiles) * SUMS_BYTES if self._chunk_taps < self.taps.size else 0
-        return self.buffer_offset + BUFFER_BYTES + partial
+        many = self.block.units if self.block else 1
+        return self.buffer_offset + BUFFER_BYTES + many * self._partial_bytes
 
     @property
     def scratch_bytes(self) -> int:
         """Scratch memory of one part."""
-        taps = min(self.taps.size, self._chunk_taps) if self.widens else 0
+        taps = self._chunk_taps if self.widens else 0
         return self._widened_offset + taps * self._tap_elements * 4
 
     def _tile_table(self, steps: Sequence[TileStep]) -> np.ndarray:
@@ -190,6 +216,27 @@ class Core:
             )
             rows.append((main, tail, t.x_offset, t.pixels))
         return int64_table(rows)
+
+
+def finishes(out_dtype: str) -> bool:
+    """Whether tiles round to this output type and store by themselves, and go on from sums that rested."""
+    return split_target(out_dtype)[0] in FLOATS
+
+
+def groups_of_block(groups: int, taps: int, pixels: int, out_dtype: str) -> int:
+    """Groups of 16 channels, of so many taps each, that fill a block: an even number, or all of them.
+
+    The pixels of a block stay in the caches nearest to the core while all units' weights go by. With 512-bit vectors
+    sums would rest too often for what that saves, as would those of few pixels.
+    """
+    whole = host().wide or pixels < 3 * host().tile_rows or not finishes(out_dtype)
+    blocks = 1 if whole else max(1, round(groups * taps / _BLOCK_TAPS))
+    return min(groups, -(-groups // blocks) + -(-groups // blocks) % 2)
+
+
+def sums_bytes(cpu: Cpu) -> int:
+    """fp32 sums of the largest tile."""
+    return cpu.tile_rows * cpu.panel * 4
 
 
 def widens_freely(dtype: str) -> bool:
@@ -256,12 +303,12 @@ def check_weights(weights: str, source: str) -> None:
 
 
 def define(k: Kernel, dtype: str, source: str) -> None:
-    """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end unit, last band?)`.
+    """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end, last band?, first tap)`.
 
     `dtype` is that of the results, `source` that of the activations.
     """
     epilogue.emit_function(k, dtype, EPILOGUE)
-    with k.function("panels", [I64] * 8) as (desc, ctx, base, out, weights, begin, end, last):
+    with k.function("panels", [I64] * 9) as (desc, ctx, base, out, weights, begin, end, last, first_tap):
         f = {n: k.field(desc, n) for n in range(WEIGHTS, EPILOGUE)}
         buffer = scratch(k, ctx) + f[BUFFER]
         block = k.alloca(8 * tiles.BLOCK_FIELDS)
@@ -282,17 +329,19 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                 x.set(base + k.load(f[UNIT_SHIFTS] + unit * 8))
             lanes = (f[CHANNELS] - group * 16, f[STORED] - group * 16)
             itself = stores & (k.minimum(*lanes) >= vectors * 16)
-            # The next unit's weights come nearer while this one's are multiplied.
-            ahead, ahead_end = k.var(panel + vectors * group_bytes), panel + vectors * group_bytes * 2
-            with k.loop(f[TAP_COUNT], step=f[CHUNK_TAPS]) as tap:
-                taps = k.minimum(f[TAP_COUNT] - tap, f[CHUNK_TAPS])
-                k.store(f[TAPS] + tap * 8, block + 8 * tiles.TAPS)
+            rest = scratch(k, ctx) + f[PARTIAL] + (unit - begin) * f[UNIT_SUMS]
+            end_tap = k.minimum(first_tap + f[BLOCK_TAPS], f[TAP_COUNT])
+            with k.loop(end_tap, start=first_tap, step=f[CHUNK_TAPS]) as tap:
+                taps = k.minimum(end_tap - tap, f[CHUNK_TAPS])
+                k.store(f[TAPS] + (tap - first_tap) * 8, block + 8 * tiles.TAPS)
                 k.store(taps, block + 8 * tiles.TAP_COUNT)
-                k.store(
-                    _widened(k, ctx, f, (panel, tap, taps, vectors), widened_type(source)), block + 8 * tiles.WEIGHTS
-                )
+                wide = _widened(k, ctx, f, (panel, tap, taps, vectors), widened_type(source))
+                k.store(wide, block + 8 * tiles.WEIGHTS)
+                # The next weights come nearer while these are multiplied.
+                after = k.select((tap + taps) < end_tap, tap + taps, f[TAP_COUNT] + first_tap) * f[TAP_BYTES] * vectors
+                ahead, ahead_end = k.var(panel + after), panel + after + f[CHUNK_TAPS] * f[TAP_BYTES] * vectors
                 finishes = (tap + taps).eq(f[TAP_COUNT])
-                pixels, partial = k.var(out + group * f[OC]), k.var(scratch(k, ctx) + f[PARTIAL])
+                pixels, partial = k.var(out + group * f[OC]), k.var(rest)
                 pitch = k.var(f[PITCH])
                 with k.loop(count) as t:
                     row = table + t * 32
@@ -310,8 +359,8 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                         places = (at, shift, f[OC], f[OH], f[PIXEL_PITCH])
                         k.call("epilogue", desc, buffer, vectors, live, *places, *lanes)
                     pixels.set(at + live * f[PIXEL_PITCH])
-                    partial.set(partial.get() + SUMS_BYTES)
-                    further = ahead.get() + taps * tiles.PREFETCHED
+                    partial.set(partial.get() + sums_bytes(k.cpu))
+                    further = ahead.get() + taps * tiles.prefetched_bytes(k.cpu)
                     ahead.set(k.select(further < ahead_end, further, panel))
 
 
@@ -352,10 +401,18 @@ def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tupl
 
 
 def call_panels(
-    k: Kernel, desc: Val, ctx: Val, x: Val, out: Val, weights: Val, units: tuple[Val, Val], last: Val
+    k: Kernel,
+    desc: Val,
+    ctx: Val,
+    x: Val,
+    out: Val,
+    weights: Val,
+    units: tuple[Val, Val],
+    last: Val,
+    first_tap: Val | int = 0,
 ) -> None:
     """Emit the call of `panels` for one part; `x` is the filled block, its pixels in the order of the tile tables."""
-    k.call("panels", desc, ctx, x, out, weights, units[0], units[1], k.convert(last, "zext", I64))
+    k.call("panels", desc, ctx, x, out, weights, units[0], units[1], k.convert(last, "zext", I64), first_tap)
 
 
 def weights_field(k: Kernel, desc: Val) -> Val:

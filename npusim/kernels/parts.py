@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from npusim.kernels import panels
 from npusim.kernels.cpu import host, l2_bytes
+from npusim.kernels.ir import SIZE
 
 BAND_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 56, 64, 128)
 SPLIT_COUNTS = (1, 2, 3, 4, 6, 8)
@@ -13,6 +14,7 @@ SPLIT_COUNTS = (1, 2, 3, 4, 6, 8)
 # beginning and end, a part handed to a thread; bytes of weights from beyond the level-2 cache in a cycle.
 _FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 7.0, 2.5, 60.0, 400.0
 _WEIGHT_BYTES_PER_CYCLE = 12.0
+_REST_CYCLES = 3.0  # a vector of sums stored and loaded again
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,10 @@ class Cut:
     fewest: int  # tiles of a whole band
     filled: int  # vectors of 16 channels widened for one split
     scratch_bytes: int
+    blocks: int = 1  # of the sums' depth
 
 
-def cut_cost(cut: Cut, depth: int, groups: int, weight_bytes: int) -> float:
+def cut_cost(cut: Cut, depth: int, groups: int, weight_bytes: int, dtype: str) -> float:
     """Estimated cycles of a product with `depth` multiply-adds a sum and `groups` groups of 16 output channels.
 
     A mean over one thread and two: an odd part more keeps one of two threads waiting, few parts leave no slack.
@@ -39,14 +42,16 @@ def cut_cost(cut: Cut, depth: int, groups: int, weight_bytes: int) -> float:
     cycles = depth * groups * width * cut.pixels / 2 + cut.tiles * units * _TILE_CYCLES
     cycles += cut.filled * cut.splits * width * _FILL_CYCLES
     widened = cut.bands if cut.fewest >= 3 else cut.tiles  # else every tile widens for itself
-    cycles += widened * depth * groups * width * _WIDEN_CYCLES
+    cycles += 0 if panels.widens_freely(dtype) else widened * depth * groups * width * _WIDEN_CYCLES
     cycles += cut.bands * weight_bytes / _WEIGHT_BYTES_PER_CYCLE
-    cycles += max(0, cut.scratch_bytes - l2_bytes() // 2) * cut.bands * units / 8
+    resting = -(-cut.pixels // cut.bands) * -(-groups // cut.splits) * 64 if cut.blocks > 1 else 0
+    cycles += (cut.blocks - 1) * cut.pixels * groups * width * _REST_CYCLES
+    cycles += max(0, cut.scratch_bytes + resting - l2_bytes() // (2 * width)) * cut.bands * units / 8
     idle = 2 * -(-cut.parts // 2) / cut.parts - 1
     return cycles * (1 + idle / 2 + 0.12 / cut.parts) + (cut.parts + 4 if cut.parts > 1 else 0) * _PART_CYCLES
 
 
-def matmul_split(m: int, k: int, n: int, batch: int, units: int, b_size: int) -> tuple[int, int]:
+def matmul_split(m: int, k: int, n: int, batch: int, units: int, dtype: str, block_groups: int) -> tuple[int, int]:
     """Rows per band and splits of the output columns of the least estimated time."""
     tile, depth, groups = host().tile_rows, -(-k // 16) * 16, -(-n // 16)
     best: tuple[float, int, int] | None = None
@@ -66,9 +71,10 @@ def matmul_split(m: int, k: int, n: int, batch: int, units: int, b_size: int) ->
                 tiles=batch * (whole[0] * (actual - 1) + last[0]),
                 fewest=whole[0],
                 filled=batch * m * depth // 16,
-                scratch_bytes=band * depth * 4,
+                scratch_bytes=band * min(depth, block_groups * 16) * 4,
+                blocks=-(-depth // (block_groups * 16)),
             )
-            cost = cut_cost(cut, depth, groups, groups * 16 * depth * b_size)
+            cost = cut_cost(cut, depth, groups, groups * 16 * depth * SIZE[dtype], dtype)
             if best is None or cost < best[0]:
                 best = (cost, band, splits)
     assert best is not None

@@ -15,7 +15,7 @@ Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of a
 [pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that are not raw also
 [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
-bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, PREFETCHED bytes a tap  [17] sums to go on
+bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
 from, laid out as the buffer (0: begin with the bias).
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 
+from npusim.kernels.cpu import Cpu
 from npusim.kernels.epilogue import followed, split_target
 from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
 
@@ -51,10 +52,14 @@ from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
     BLOCK_FIELDS,
 ) = range(19)
 RAW = "raw"
-PREFETCHED = 512
 # Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
 # longer runs apart until sums no longer fit the registers.
 _RUN = 4
+
+
+def prefetched_bytes(cpu: Cpu) -> int:
+    """What a tile asks for in a tap: few lines where tiles are small, so that many share the weights."""
+    return 512 if cpu.wide else 128
 
 
 def tile_name(
@@ -109,16 +114,17 @@ def _emit_sums(
     panel, vectors = k.var(w), len(acc[0])
     step = LANES * vectors * SIZE[weights]
     run = channels if k.cpu.wide or channels % _RUN else min(_RUN, channels)
+    some = prefetched_bytes(k.cpu)
     with k.loop(count) as t:
         row = x + k.load(taps + t * 8)
         pixels = [(row + place, i * pixel) for place in places for i in range(max(1, length))]
         at = panel.get()
         if channels == 0:
             _multiply(acc, (k.load(base + skip, vec(F32)) for base, skip in pixels), [k.load_f32(at, weights)])
+        if ahead is not None:
+            for line in range(0, some, 64):
+                k.prefetch(ahead + (t * some + line))
         with k.loop(channels, step=run) if run < channels else nullcontext(k.const(0)) as first:
-            if ahead is not None:
-                for line in range(0, PREFETCHED * run // channels, 64):
-                    k.prefetch(ahead + (t * PREFETCHED + first * (PREFETCHED // channels) + line))
             here, shifted = at + first * step, [(base + first * 4, skip) for base, skip in pixels]
             for c in range(run):
                 own = [k.load_f32(here + (c * step + j * LANES * SIZE[weights]), weights) for j in range(vectors)]

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from npusim.kernels import panels
 from npusim.kernels.conv import Conv2D, conv2d, pack_conv
 from npusim.kernels.conv_scratch import Scratch
 from npusim.kernels.cpu import host
@@ -134,6 +135,26 @@ def test_tiles_over_the_ends_of_rows_sum_as_tiles_within_them(
                 crossing += Scratch(s, "dense")._crosses(5)
         assert results[0].tobytes() == results[1].tobytes()
     assert crossing > 0 or host().tile_rows > 8
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_sums_that_rest_between_blocks_are_as_those_that_do_not(
+    dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for c, size, o, kernel, c0_in in (
+        (600, 5, 70, 1, 16),
+        (600, 21, 20, 1, 8),
+        (150, 7, 40, 3, 16),
+        (290, 9, 33, 2, 8),
+    ):
+        s = Conv2D(2, c, size, size, o, (kernel, kernel), (1, 1), (kernel // 2,) * 4, c0_in=c0_in)
+        x, w = values(rng, (2, c, size, size), dtype, special=size == 9), values(rng, (o, c, kernel, kernel), dtype)
+        bias, results = values(rng, (o,), "f32"), []
+        for taps in (16, 40, 10**6):
+            monkeypatch.setattr(panels, "_BLOCK_TAPS", taps)
+            results.append(convolve(s, x, w, bias, dtype))
+        assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+        assert_rounded(from_blocked(results[0])[:, :o], convolution(x, w, bias, s.strides, s.pads, s.dilations, 1))
 
 
 def test_refusals() -> None:
