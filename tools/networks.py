@@ -32,7 +32,7 @@ NETWORKS: dict[str, Network] = {
     "resnext50": Network(resnet("resnext50", (3, 4, 6, 3), groups=32, width=128), 224, 25.03),
     "se_resnet50": Network(resnet("se_resnet50", (3, 4, 6, 3), gated=True, early_stride=True), 224, 28.09),
     "se_resnext101": Network(resnet("se_resnext101", (3, 4, 23, 3), groups=32, width=128, gated=True), 224, 48.96),
-    "repvgg_a0": Network(repvgg_a0, 224, 8.31),
+    "repvgg_a0": Network(repvgg_a0, 224, 9.11),
     "densenet121": Network(densenet121, 224, 7.98),
     "inception_v3": Network(inception_v3, 299, 23.83),
     "xception": Network(xception, 299, 22.86),

@@ -75,13 +75,25 @@ def resnet(
 
 
 def repvgg_a0(batch: int, side: int) -> onnx.ModelProto:
-    """X. Ding et al. (2021): every block joined into one 3x3 convolution, as deployed."""
+    """X. Ding et al. (2021), with its three branches as trained.
+
+    The published recipe converts the training checkpoint; a single image at 450 us and more tells the same: the form
+    with one 3x3 convolution a block has 28 tasks, a quarter of what takes so long.
+    """
     net = Net("repvgg_a0", batch)
-    x = net.conv(net.images(side), 48, 3, 2, normed=False, bias=True)
+    x = _branches(net, net.images(side), 48, 2)
     for channels, count in ((48, 2), (96, 4), (192, 14), (1280, 1)):
         for index in range(count):
-            x = net.conv(x, channels, 3, 1 + (index == 0), normed=False, bias=True)
+            x = _branches(net, x, channels, 1 + (index == 0))
     return net.finish(net.classify(x))
+
+
+def _branches(net: Net, x: str, channels: int, stride: int) -> str:
+    """A 3x3 and a 1x1 convolution, each normalised, and the normalised input where sizes agree."""
+    y = net.add(net.conv(x, channels, 3, stride, act=""), net.conv(x, channels, 1, stride, act=""))
+    if stride == 1 and net.channels(x) == channels:
+        y = net.add(y, net.norm(x))
+    return net.act(y, "Relu")
 
 
 def densenet121(batch: int, side: int) -> onnx.ModelProto:

@@ -25,6 +25,8 @@ REPEAT_BYTES = 256
 MAX_REPEATS = 255
 WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
 """Parts of a convolution that are no operators of their own."""
+_ROW_MOVES = 2
+"""Stores of a row off 32 bytes where the DMA cannot pad: its body, and a tail that overlaps it."""
 LONG_ROW = 1024
 """Elements from which on an odd row is handled in vector form, with a tail (first-generation layout changes)."""
 EVEN_UNITS = 4
@@ -236,9 +238,11 @@ def _samples(kernel: Kernel, units: int, target: Target) -> int:
 
 def broadcast_run(result: TensorDesc, operands: Sequence[TensorDesc]) -> tuple[int, bool]:
     """(elements of the innermost axes over which every operand is present throughout or repeated throughout, whether
-    one of them repeats there). Blocked layouts broadcast by whole planes: their last two axes run together."""
+    one of them repeats there). In blocked layouts one stride serves a line of blocks, or the whole plane of an image
+    under values a channel, whose block is read again at stride zero."""
     if not result.is_plain:
-        return prod(result.shape[-2:]), False
+        whole = result.format is Format.NC1HWC0 and all(desc.shape[-3:-1] == (1, 1) for desc in operands)
+        return prod(result.shape[-3 if whole else -2 :]), False
     full = result.origin_shape
     run, kinds = 1, [""] * len(operands)
     for axis in range(-1, -len(full) - 1, -1):
@@ -279,8 +283,8 @@ def _broadcast_work(kernel: Kernel, names: list[str], width: int, target: Target
     chunks = ceil(run * width / REPEAT_BYTES)
     extra = max(target.value("vector.spread_calls"), len(odd) - 1) if repeats else 0
     spread = [Work("broadcast_block", width, repeats=rows / 8, all_calls=extra * rows)] if repeats else []
-    # Two operands that stretch differently leave no common stride, so every row is a call of its own.
-    together = chunks if len(odd) < 2 and not extra else 0
+    # Operands that stretch differently leave no common stride, so every row is a call of its own.
+    together = chunks if len({desc.shape for desc in odd}) < 2 and not extra else 0
     by_row = [Work(name, width, repeats=rows * chunks, calls=0.0, all_calls=rows, columns=together) for name in names]
     return spread + by_row
 
@@ -511,7 +515,12 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
         if run_bytes < BLOCK_BYTES:
             per_block = target.value("vector.block_move_cycles")
             listed.append(Work("copy", size, repeats=rows, calls=0.0, cycles_per_repeat=per_block))
-        listed.append(_odd_rows(target, rows, run))
+            listed.append(_odd_rows(target, rows, run))
+        elif kernel.op_type == "TransposeD" and not target.value("alignment.padded_copy"):
+            moves = _ROW_MOVES * rows * target.path("UB->GM").issue_cycles
+            listed.append(Work("copy", size, calls=0.0, odd_cycles=moves))
+        else:
+            listed.append(_odd_rows(target, rows, run))
     return VectorView(units, unit_elements, tuple(loads), stores, tuple(listed), rows=0, row_bytes=run_bytes, deal=deal)
 
 

@@ -11,7 +11,7 @@ from metadef.cost.vector_view import VectorView
 from metadef.dtype import DType
 from metadef.error import TargetError
 from metadef.format import Format, TensorDesc
-from metadef.kernel import CubeTile, Engine, Kernel
+from metadef.kernel import CubeTile, Engine, FusedOp, Kernel
 from metadef.select.vector import choose_vector_kernel
 from metadef.target import load_target
 from tests.metadef.cost.samples import FP16, conv_kernel, matmul_kernel, vector_kernel
@@ -143,3 +143,24 @@ def test_whole_samples_are_dealt_where_they_fill_the_cores(soc, samples, whole):
     tile = vector_kernel("Relu", samples << 16, cores=target.vector_cores, units_per_tile=16).tile
     kernel = Kernel("Mul", Engine.VECTOR, (big, row), (big,), {}, tile=tile, block_dim=target.vector_cores)
     assert (VectorView.of(kernel, target).deal > 1) == whole
+
+
+@pytest.mark.parametrize(("shape", "lines"), [((1, 64, 1, 1), 1), ((2, 64, 1, 1), 1), ((1, 64, 28, 1), 28)])
+def test_values_a_channel_are_applied_plane_by_plane(shape, lines):
+    """A block of channels is read again at stride zero for every pixel, by both factor and summand."""
+    big, row = (TensorDesc(size, FP16, Format.NCHW, Format.NC1HWC0, 16) for size in ((2, 64, 28, 28), shape))
+    fused = (FusedOp("Add", operand=2), FusedOp("Relu"))
+    view = VectorView.of(Kernel("Mul", Engine.VECTOR, (big, row, row), (big,), {}, fused), P3)
+    planes = 2 * 4
+    assert [item.mnemonic for item in view.work] == ["mul", "add", "relu"]
+    for item in view.work:
+        assert item.all_calls == planes * lines
+        assert item.repeats == planes * lines * -(-28 * 28 // lines * 32 // 256)
+
+
+@pytest.mark.parametrize(("side", "cycles"), [(16, 0), (7, 2 * 20)])
+def test_rows_off_32_bytes_are_transposed_by_two_stores_each(side, cycles):
+    x, y = (TensorDesc((2, *order, side, side), FP16) for order in ((20, 3), (3, 20)))
+    kernel = Kernel("TransposeD", Engine.VECTOR, (x,), (y,), {"perm": (0, 2, 1, 3, 4)})
+    work = VectorView.of(kernel, P3).work
+    assert sum(item.odd_cycles for item in work) == 2 * 60 * cycles
