@@ -1,29 +1,27 @@
-"""Bodies: what the planner moves, one by one or as columns.
+"""Bodies: what the planner moves, as columns, and one by one when somebody asks.
 
 A body is one tensor, or several that relations hold together at fixed distances: a set of rectangles (bytes x steps);
-the holes between them are free for others. Most bodies are a single rectangle without more to say; a table keeps those
-as columns and makes the object when somebody asks.
+the holes between them are free for others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from functools import cached_property
 from typing import overload
 
 import numpy as np
 
-from metadef.memory.columns import FREE
+from metadef.memory.columns import FREE, NO_LABEL, numbered, starts_of
 from metadef.memory.live import NOWHERE, Labels, Reach
 
-WEIGHTS, ARENA, IO = "weights", "arena", "io"
+WEIGHTS, IO, ARENA = "weights", "io", "arena"
+REGIONS = (WEIGHTS, IO, ARENA)
+"""By number. What relations hold together lies in the first of its regions."""
 
 Key = int | tuple[int, int]
 """A tensor by its id, or a workspace by step and number."""
-
-NO_KEY = (-1, -1)
-"""In the column of keys, for bodies whose object has them."""
 
 
 @dataclass(slots=True)
@@ -57,8 +55,6 @@ class Body:
     @property
     def extent(self) -> int:
         """Bytes from the body's start to its end."""
-        if len(self.rects) == 1:
-            return self.rects[0].rel + self.rects[0].size
         return max((rect.rel + rect.size for rect in self.rects), default=0)
 
     def up(self, offset: int) -> int:
@@ -68,7 +64,10 @@ class Body:
 
 @dataclass
 class Columns:
-    """What is known of every body; ``first`` and ``last`` enclose the lives of all its rectangles."""
+    """What is known of every body; ``first`` and ``last`` enclose the lives of all its rectangles.
+
+    ``pool`` is a number (see ``BodyTable.pools``), ``region`` one of ``REGIONS``, ``pin`` an offset or ``FREE``.
+    """
 
     extent: np.ndarray
     first: np.ndarray
@@ -76,76 +75,92 @@ class Columns:
     modulus: np.ndarray
     residue: np.ndarray
     pin: np.ndarray
+    pool: np.ndarray
+    region: np.ndarray
 
     def __getitem__(self, chosen: np.ndarray) -> Columns:
         return Columns(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
-    def extended(self, made: Mapping[int, Body], more: np.ndarray) -> Columns:
-        """With more rows (one column of ``more`` each); what objects say replaces what is here."""
-        whole = np.concatenate([np.stack([getattr(self, name) for name in self.__dataclass_fields__]), more], axis=1)
-        if made:
-            objects = Columns.of(list(made.values()))
-            whole[:, list(made)] = np.stack([getattr(objects, name) for name in self.__dataclass_fields__])
-        return Columns(*whole)
-
-    def with_objects(self, made: Mapping[int, Body]) -> Columns:
-        """With what these objects say in place of what is here."""
-        return self.extended(made, np.zeros((len(self.__dataclass_fields__), 0), np.int64))
-
-    @classmethod
-    def of(cls, bodies: Sequence[Body]) -> Columns:
-        table = [
-            (body.extent, rects[0].first, rects[0].last, body.modulus, body.residue, _pin(body))
-            if len(rects := body.rects) == 1
-            else (body.extent, _least_first(body), _most_last(body), body.modulus, body.residue, _pin(body))
-            for body in bodies
-        ]
-        return cls(*np.array(table, np.int64).reshape(-1, 6).T.copy())
-
 
 @dataclass
 class Rects:
-    """Rectangles that are not empty, by body: columns, their labels as numbers (``known`` lists them) and reaches."""
+    """Rectangles, body by body: those of body i are ``start[i]:start[i + 1]``.
 
-    owner: np.ndarray
+    ``label`` numbers the branches they exist in (``labels`` lists them, 0 = all); ``latest`` and ``known`` are their
+    reaches, one column for each stream (none: steps are in one order).
+    """
+
+    start: np.ndarray
     rel: np.ndarray
     size: np.ndarray
     first: np.ndarray
     last: np.ndarray
     label: np.ndarray
-    known: list[Labels]
-    reach: list[Reach]
+    labels: list[Labels]
+    latest: np.ndarray
+    known: np.ndarray
+
+    @property
+    def owner(self) -> np.ndarray:
+        """The body of every rectangle."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def picked(self, start: np.ndarray, order: np.ndarray) -> Rects:
+        """These rectangles, in this order, for bodies that start so."""
+        rel, size, first, last, label, latest, known = (
+            column[order]
+            for column in (self.rel, self.size, self.first, self.last, self.label, self.latest, self.known)
+        )
+        return Rects(start, rel, size, first, last, label, self.labels, latest, known)
+
+    def hulls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Extent, first and last step of every body (0 for one without rectangles)."""
+        if np.array_equal(self.start, np.arange(len(self.rel) + 1)):
+            return self.rel + self.size, self.first, self.last
+        some = np.flatnonzero(np.diff(self.start))
+        hulls = np.zeros((3, len(self.start) - 1), np.int64)
+        if len(some):
+            at = self.start[some]
+            hulls[0, some] = np.maximum.reduceat(self.rel + self.size, at)
+            hulls[1, some] = np.minimum.reduceat(self.first, at)
+            hulls[2, some] = np.maximum.reduceat(self.last, at)
+        return hulls[0], hulls[1], hulls[2]
 
 
+@dataclass
 class BodyTable(Sequence[Body]):
-    """Bodies in order. ``made`` holds those that take an object to describe; the others are plain.
+    """Bodies in order. ``home`` is the body of each of the ``keys`` (-1: none of these), ``rel`` its distance from the
+    body's start; ``reasons`` say of some bodies why they may not be reused."""
 
-    A plain body is one rectangle from its start, in the arena, without labels, reach or reason not to be reused. It is
-    the one of ``keys``, or those that ``joined`` lists, all at distance 0, in the memory pool of ``pools``.
-    """
-
-    def __init__(
-        self,
-        columns: Columns,
-        keys: list[Key],
-        pools: list[str],
-        made: Mapping[int, Body],
-        joined: Mapping[int, list[Key]] | None = None,
-    ) -> None:
-        self.columns, self.pools, self.made = columns, pools, dict(made)
-        self.keys = [NO_KEY if i in self.made else key for i, key in enumerate(keys)] if self.made else keys
-        self.joined = dict(joined or {})
-        self._asked: dict[int, Body] = {}
+    columns: Columns
+    rects: Rects
+    keys: Sequence[Key]
+    home: np.ndarray
+    rel: np.ndarray
+    pools: list[str]
+    reasons: dict[int, str] = field(default_factory=dict)
+    _asked: dict[int, Body] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, bodies: Sequence[Body]) -> BodyTable:
         """A table of any bodies."""
         if isinstance(bodies, BodyTable):
             return bodies
-        return cls(Columns.of(bodies), [NO_KEY] * len(bodies), [body.pool for body in bodies], dict(enumerate(bodies)))
+        rects = _rects_of(bodies)
+        pools: dict[str, int] = {}
+        pool = numbered([body.pool for body in bodies], pools)
+        table = [
+            (b.modulus, b.residue, FREE if b.pinned is None else b.pinned, REGIONS.index(b.region)) for b in bodies
+        ]
+        modulus, residue, pin, region = np.array(table, np.int64).reshape(-1, 4).T.copy()
+        columns = Columns(*rects.hulls(), modulus, residue, pin, pool, region)
+        places = [(key, i, rel) for i, body in enumerate(bodies) for key, rel in body.places.items()]
+        home, rel = (np.array([place[k] for place in places], np.int64) for k in (1, 2))
+        reasons = {i: body.no_reuse for i, body in enumerate(bodies) if body.no_reuse}
+        return cls(columns, rects, [key for key, _, _ in places], home, rel, list(pools), reasons)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.columns.extent)
 
     @overload
     def __getitem__(self, place: int) -> Body: ...
@@ -156,7 +171,7 @@ class BodyTable(Sequence[Body]):
     def __getitem__(self, place: int | slice) -> Body | Sequence[Body]:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
-        body = self.made.get(place) or self._asked.get(place)
+        body = self._asked.get(place)
         if body is None:
             body = self._asked[place] = self._object(place)
         return body
@@ -164,104 +179,95 @@ class BodyTable(Sequence[Body]):
     def __iter__(self) -> Iterator[Body]:
         return (self[place] for place in range(len(self)))
 
+    @cached_property
+    def _members(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the keys of every body begin in the list of keys sorted by body, and that list."""
+        there = np.flatnonzero(self.home >= 0)
+        order = there[np.argsort(self.home[there], kind="stable")]
+        return starts_of(np.bincount(self.home[there], minlength=len(self))), order
+
     def _object(self, place: int) -> Body:
         if not 0 <= place < len(self):
             raise IndexError(place)
-        row = self.columns
-        rect = Rect(0, int(row.extent[place]), int(row.first[place]), int(row.last[place]))
+        row, rects = self.columns, self.rects
+        starts, order = self._members
+        places = {self.keys[k]: int(self.rel[k]) for k in order[starts[place] : starts[place + 1]].tolist()}
+        mine = range(int(rects.start[place]), int(rects.start[place + 1]))
+        made = [
+            Rect(
+                int(rects.rel[k]), int(rects.size[k]), int(rects.first[k]), int(rects.last[k]),
+                rects.labels[rects.label[k]], (tuple(rects.latest[k].tolist()), tuple(rects.known[k].tolist())),
+            )
+            for k in mine
+        ]  # fmt: skip
         pin = int(row.pin[place])
-        places: dict[Key, int] = dict.fromkeys(self.joined.get(place) or (self.keys[place],), 0)
-        grid = (int(row.modulus[place]), int(row.residue[place]))
-        return Body(places, [rect], *grid, None if pin == FREE else pin, self.pools[place])
-
-    @property
-    def plain(self) -> np.ndarray:
-        """Which bodies are plain."""
-        mask = np.ones(len(self), np.bool_)
-        mask[list(self.made)] = False
-        return mask
+        return Body(
+            places, made, int(row.modulus[place]), int(row.residue[place]), None if pin == FREE else pin,
+            self.pools[row.pool[place]], REGIONS[row.region[place]], self.reasons.get(place, ""),
+        )  # fmt: skip
 
     def chosen(self, mask: np.ndarray) -> BodyTable:
         """The bodies of a mask, in order."""
         if mask.all():
             return self
-        place = (np.cumsum(mask) - 1).tolist()
-        made = {place[i]: body for i, body in self.made.items() if mask[i]}
-        joined = {place[i]: keys for i, keys in self.joined.items() if mask[i]}
-        kept = mask.tolist()
-        return BodyTable(
-            self.columns[mask], list(compress(self.keys, kept)), list(compress(self.pools, kept)), made, joined
-        )
+        place = np.where(mask, np.cumsum(mask) - 1, -1)
+        counts = np.diff(self.rects.start)
+        rects = self.rects.picked(starts_of(counts[mask]), np.flatnonzero(np.repeat(mask, counts)))
+        home = np.where(self.home >= 0, place[self.home], -1)
+        reasons = {int(place[i]): text for i, text in self.reasons.items() if mask[i]}
+        return BodyTable(self.columns[mask], rects, self.keys, home, self.rel, self.pools, reasons)
 
     def pinned(self) -> list[Body]:
         """The bodies that are pinned."""
         return [self[i] for i in np.flatnonzero(self.columns.pin != FREE).tolist()]
 
-    def of_tensors(self) -> dict[int, int]:
-        """The position of each tensor's body."""
-        found = {key: i for i, key in enumerate(self.keys) if isinstance(key, int)}
-        found.update((key, i) for i, keys in self.joined.items() for key in keys if isinstance(key, int))
-        found.update((key, i) for i, body in self.made.items() for key in body.places if isinstance(key, int))
-        return found
+    def offsets_of_keys(self, offsets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Which keys are here, and the offset of each of them, from those of the bodies (bytes)."""
+        there = np.flatnonzero(self.home >= 0)
+        return there, np.asarray(offsets, np.int64)[self.home[there]] + self.rel[there]
 
     def spread(self, offsets: Sequence[int]) -> dict[Key, int]:
         """The offset of every tensor and workspace, from those of the bodies (bytes)."""
-        found = dict(zip(self.keys, offsets))
-        found.update((key, offsets[i]) for i, keys in self.joined.items() for key in keys)
-        found.update((key, offsets[i] + rel) for i, body in self.made.items() for key, rel in body.places.items())
-        return found
-
-    def rects(self) -> Rects:
-        """All rectangles that are not empty, sorted by body."""
-        row = self.columns
-        plain = np.flatnonzero(self.plain & (row.extent > 0))
-        held = [(i, rect) for i, body in self.made.items() for rect in body.rects if rect.size]
-        known: dict[Labels, int] = {(): 0}
-        table = [
-            (i, r.rel, r.size, r.first, r.last, known.setdefault(r.labels, len(known)) if r.labels else 0)
-            for i, r in held
-        ]
-        none = np.zeros(len(plain), np.int64)
-        ours = np.stack([plain, none, row.extent[plain], row.first[plain], row.last[plain], none])
-        whole = np.concatenate([ours, np.array(table, np.int64).reshape(-1, 6).T], axis=1)
-        order = np.argsort(whole[0], kind="stable")
-        reach = [NOWHERE] * len(plain) + [rect.reach for _, rect in held]
-        owner, rel, size, first, last, label = whole[:, order]
-        return Rects(owner, rel, size, first, last, label, list(known), [reach[k] for k in order.tolist()])
+        there, found = self.offsets_of_keys(offsets)
+        return dict(zip(map(self.keys.__getitem__, there.tolist()), found.tolist()))
 
 
 @dataclass
 class BodySet:
-    """All bodies of a schedule before any in-place pair is joined; ``of`` maps a tensor to its body's position.
+    """All bodies of a schedule before any in-place pair is joined.
 
-    ``slots`` is what each tensor that is no view, and each workspace, takes (bytes).
+    Keys are the tensors by position, then the workspaces; ``slots`` is what each takes (a view: its payload, bytes).
     """
 
     bodies: BodyTable
-    of: dict[int, int]
-    slots: dict[Key, int] = field(default_factory=dict)
+    slots: np.ndarray
+
+    @cached_property
+    def of(self) -> dict[int, int]:
+        """The position of each tensor's body."""
+        table = self.bodies
+        return {key: i for key, i in zip(table.keys, table.home.tolist()) if i >= 0 and isinstance(key, int)}
 
     def by_pool(self) -> dict[str, BodySet]:
         """The arena's bodies by memory pool, pools in order of appearance."""
         table = self.bodies
-        arena = np.ones(len(table), np.bool_)
-        arena[[i for i, body in table.made.items() if body.region != ARENA]] = False
-        names = list(dict.fromkeys(compress(table.pools, arena.tolist())))
+        arena = table.columns.region == REGIONS.index(ARENA)
+        pool = table.columns.pool
+        numbers, at = np.unique(pool[arena], return_index=True)
         found = {}
-        for name in names:
-            mine = arena if len(names) == 1 else arena & (np.array(table.pools) == name)
-            chosen = table.chosen(mine)
-            found[name] = self if chosen is table else BodySet(chosen, chosen.of_tensors(), self.slots)
+        for number in numbers[np.argsort(at)].tolist():
+            chosen = table.chosen(arena & (pool == number))
+            found[table.pools[number]] = self if chosen is table else BodySet(chosen, self.slots)
         return found
 
 
-def _pin(body: Body) -> int:
-    return FREE if body.pinned is None else body.pinned
-
-
-def _least_first(body: Body) -> int:
-    return min((rect.first for rect in body.rects), default=0)
-
-
-def _most_last(body: Body) -> int:
-    return max((rect.last for rect in body.rects), default=0)
+def _rects_of(bodies: Sequence[Body]) -> Rects:
+    known: dict[Labels, int] = {(): NO_LABEL}
+    rects = [rect for body in bodies for rect in body.rects]
+    label = [known.setdefault(rect.labels, len(known)) for rect in rects]
+    table = np.array([(r.rel, r.size, r.first, r.last) for r in rects], np.int64).reshape(-1, 4)
+    rel, size, first, last = table.T.copy()
+    width = max((len(rect.reach[0]) for rect in rects), default=0)
+    latest, before = (np.array([r.reach[k] for r in rects], np.int64).reshape(len(rects), width) for k in (0, 1))
+    start = starts_of(np.array([len(body.rects) for body in bodies], np.int64))
+    return Rects(start, rel, size, first, last, np.array(label, np.int64), list(known), latest, before)

@@ -319,14 +319,13 @@ def solve(bodies, capacity, limit, always, ranking):
     state = (least, placed, totals, least.copy(), totals.copy(), np.empty((3, n), np.int64))
     reach, starts, frames = totals.copy(), np.zeros(sections + 2, np.int64), np.zeros((n + 3, FRAME_COLUMNS), np.int64)
     items, order, parts = np.empty(8 * n + 8, np.int64), np.empty(4 * n + 8, np.int64), np.empty(4 * n + 8, np.int64)
-    trail = np.empty((near.size + n + 1, 2), np.int64)
+    trail, zero = np.empty((near.size + n + 1, 2), np.int64), np.int64(0)
     for i in range(n):
         items[i] = i
         for s in range(first[i], last[i] + 1):
             totals[s] += sizes[i]
     frames[0, COUNT], frames[0, MIN_RANK_BELOW] = n, 0
     _rank(items[:n], bodies, totals, ranking, state[5])
-    zero = np.int64(0)
     item_top, part_top = _divide(frames[0], zero - 1, items, n, parts, zero, starts, first, last, reach)
     order_top, trail_top, depth, tried, down, up = zero, zero, zero, zero, True, False
     while True:

@@ -13,20 +13,21 @@ import numpy as np
 
 from metadef.memory import large_kernel
 from metadef.memory.body_table import BodyTable
-from metadef.memory.live import Reach, StepOrder, exclusive
+from metadef.memory.live import StepOrder, exclusive
 
 
 class LargeConflicts:
     """Who may not overlap whom; see ``large_kernel``."""
 
     def __init__(self, bodies: BodyTable, order: StepOrder) -> None:
-        rects, row = bodies.rects(), bodies.columns
-        by_birth = np.argsort(rects.first, kind="stable")
+        rects, row = bodies.rects, bodies.columns
+        filled = np.flatnonzero(rects.size)
+        by_birth = filled[np.argsort(rects.first[filled], kind="stable")]
         owner, first, last, rel, size, label = (
             column[by_birth] for column in (rects.owner, rects.first, rects.last, rects.rel, rects.size, rects.label)
         )
-        apart = np.array([[exclusive(one, other) for other in rects.known] for one in rects.known], np.bool_)
-        reach = _reach_table([rects.reach[k] for k in by_birth.tolist()], order)
+        apart = np.array([[exclusive(one, other) for other in rects.labels] for one in rects.labels], np.bool_)
+        reach = rects.latest[by_birth], rects.known[by_birth]
         until = last if order.linear else _last_unordered(last, reach[0], order)
         self.table = large_kernel.conflicts(len(bodies), (owner, first, until, rel, size), label, apart, reach)
         self.grid, self.extents = (row.modulus, row.residue), row.extent
@@ -99,19 +100,9 @@ class LargeConflicts:
         return int(large_kernel.place(order, ranks, dirty, offsets, self.table, self.grid, pinned, best_fit))
 
 
-def _reach_table(reaches: Sequence[Reach], order: StepOrder) -> tuple[np.ndarray, np.ndarray]:
-    """The reach of every rectangle, stream by stream; no columns where all steps are in one order."""
-    width = 0 if order.linear else len(order.clocks[0])
-    latest, known = (
-        np.array([reach[k] for reach in reaches] if width else [], np.int64).reshape(len(reaches), width)
-        for k in (0, 1)
-    )
-    return latest, known
-
-
 def _last_unordered(last: np.ndarray, latest: np.ndarray, order: StepOrder) -> np.ndarray:
     """The last step before all that starts from then on surely comes after a rectangle."""
-    ahead = np.minimum.accumulate(np.array(order.clocks, np.int64)[::-1])[::-1]
+    ahead = np.minimum.accumulate(order.clocks[::-1])[::-1]
     until = last.copy()
     for stream in range(latest.shape[1]):
         until = np.maximum(until, np.searchsorted(ahead[:, stream], latest[:, stream], side="left") - 1)

@@ -8,19 +8,22 @@ branches never meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from operator import le
 
 import numpy as np
 
 from metadef.error import ContractError, Problem
-from metadef.memory.columns import ScheduleColumns, column, filled
+from metadef.memory.columns import NO_LABEL, ScheduleColumns, numbered, starts_of
 from metadef.memory.flow import Runs, live_runs
-from metadef.schedule import Group, Schedule, ScheduleTensor, Step, TensorKind
+from metadef.memory.joins import extend_groups, order_steps
+from metadef.memory.loops import run
+from metadef.memory.spans import Accesses, Borders, Labels, Lives, extend_over_loops, lives_of, set_reaches
+from metadef.schedule import Schedule, ScheduleTensor, Step
 
-Labels = tuple[str, ...]
 Reach = tuple[tuple[int, ...], tuple[int, ...]]
 """What matters of a set of steps on several streams: the last of them on each stream (-1: none), and the last step of
 each stream that surely ends before all of them."""
@@ -48,27 +51,24 @@ class Span:
 
 @dataclass
 class StepOrder:
-    """Which steps are ordered. With several streams ``clocks[i][s]`` is the last step of stream s that surely ends
+    """Which steps are ordered. With several streams ``clocks[i, s]`` is the last step of stream s that surely ends
     before step i (-1: none), and ``streams[i]`` the stream of step i, numbered by first appearance."""
 
     linear: bool
-    clocks: list[tuple[int, ...]] = field(default_factory=list)
-    streams: list[int] = field(default_factory=list)
+    clocks: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    streams: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def reach(self, steps: Iterable[int]) -> Reach:
         """The reach of some steps, at least one."""
-        latest = [-1] * len(self.clocks[0])
-        known: tuple[int, ...] = ()
-        for step in steps:
-            latest[self.streams[step]] = max(latest[self.streams[step]], step)
-            clock = self.clocks[step]
-            known = tuple(map(min, known, clock)) if known else clock
-        return tuple(latest), known
+        listed = sorted({*steps})
+        latest = np.full(self.clocks.shape[1], -1, np.int64)
+        np.maximum.at(latest, self.streams[listed], listed)
+        return tuple(latest.tolist()), tuple(self.clocks[listed].min(axis=0).tolist())
 
     @property
     def always(self) -> Reach:
         """The reach of what is touched by all steps, before and after everything."""
-        width = len(self.clocks[0]) if self.clocks else 0
+        width = self.clocks.shape[1]
         return (len(self.clocks),) * width, (-1,) * width
 
     def before(self, earlier: Reach, later: Reach) -> bool:
@@ -77,7 +77,7 @@ class StepOrder:
 
     def done_by(self, reach: Reach, step: int) -> bool:
         """Whether all that is touched is touched by ``step`` or before it."""
-        return all(last <= known or last == step for last, known in zip(reach[0], self.clocks[step]))
+        return all(last <= known or last == step for last, known in zip(reach[0], self.clocks[step].tolist()))
 
 
 def joined_reach(one: Reach, other: Reach) -> Reach:
@@ -89,38 +89,61 @@ def joined_reach(one: Reach, other: Reach) -> Reach:
 
 @dataclass
 class LiveTable:
-    """Spans by tensor id. ``spans`` are a tensor's own; ``base_spans`` those of view bases, their views included.
+    """Lives by position of the tensor. ``own`` are a tensor's own; ``whole`` those of view bases, their views included.
 
-    ``base[t]`` is the tensor at the bottom of t's view chain (t itself if it is no view) and ``shift[t]`` its offset
-    in bytes. The life of a ``plain`` tensor is what ``first`` and ``last`` say of it (columns by position).
+    ``bases[i]`` is the tensor at the bottom of i's view chain (i itself if it is no view) and ``shifts[i]`` its offset
+    in bytes. ``runs`` are the stretches that paths leave of a base's life, where they are not all of it. Mappings are
+    by tensor id.
     """
 
     given: ScheduleColumns
-    tensors: dict[int, ScheduleTensor]
     end: int
     order: StepOrder
-    base: dict[int, int]
-    shift: dict[int, int]
-    spans: Mapping[int, Span]
-    base_spans: Mapping[int, Span]
-    views_of: dict[int, list[int]]
-    plain: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    reads: AccessLists
-    writes: AccessLists
+    border: Borders
+    bases: np.ndarray
+    shifts: np.ndarray
+    own_touched: Accesses
+    own: Lives
+    whole: Lives
+    runs: dict[int, Runs]
+
+    @cached_property
+    def tensors(self) -> Mapping[int, ScheduleTensor]:
+        return dict(zip(self.given.ids.tolist(), self.given.tensors))
+
+    @cached_property
+    def base(self) -> Mapping[int, int]:
+        return dict(zip(self.given.ids.tolist(), self.given.ids[self.bases].tolist()))
+
+    @cached_property
+    def shift(self) -> Mapping[int, int]:
+        return dict(zip(self.given.ids.tolist(), self.shifts.tolist()))
+
+    @property
+    def base_spans(self) -> Mapping[int, Span]:
+        """Spans of bases with their views."""
+        return _Spans(self.given.place, self.whole, self.runs)
 
 
-class _Spans(dict[int, Span]):
-    """Spans that are made when somebody asks for them."""
+class _Spans(Mapping[int, Span]):
+    """Spans by tensor id, made when somebody asks for them."""
 
-    def __init__(self, make: Callable[[int], Span]) -> None:
-        super().__init__()
-        self._make = make
+    def __init__(self, place: Mapping[int, int], lives: Lives, runs: Mapping[int, Runs]) -> None:
+        self._place, self._lives, self._runs = place, lives, runs
 
-    def __missing__(self, tensor: int) -> Span:
-        self[tensor] = span = self._make(tensor)
-        return span
+    def __getitem__(self, tensor: int) -> Span:
+        at, lives = self._place[tensor], self._lives
+        reach = (tuple(lives.latest[at].tolist()), tuple(lives.before[at].tolist()))
+        return Span(
+            int(lives.first[at]), int(lives.last[at]), lives.known[lives.label[at]], reach, bool(lives.carried[at]),
+            bool(lives.written[at]), self._runs.get(at, ()),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._place)
 
 
 def live_table(schedule: Schedule) -> LiveTable:
@@ -131,115 +154,61 @@ def live_table(schedule: Schedule) -> LiveTable:
     """
     given = ScheduleColumns(schedule)
     _check_ids(schedule, given)
-    tensors = dict(zip(given.ids.tolist(), schedule.tensors))
-    base, shift = _view_bases(schedule, tensors)
-    reads, writes = AccessLists(given, given.reads), AccessLists(given, given.writes)
+    bases, shifts = _view_bases(schedule, given)
     order = step_order(schedule.steps)
-    end = max(len(schedule.steps) - 1, 0)
     loops = loop_bodies(schedule.steps)
-    border = Borders(schedule)
-    labelled = any(step.branch for step in schedule.steps)
-    steps = schedule.steps if labelled else []
-    own = _Spans(lambda t: _span(steps, border, tensors[t], reads[t], writes[t], end, loops, order))
-    views_of: dict[int, list[int]] = {}
-    for tensor in sorted({view.tensor for view in schedule.views}, key=given.place.__getitem__):
-        views_of.setdefault(base[tensor], []).append(tensor)
-    parents = {base[group.parent] for group in schedule.groups if group.parent >= 0}
-    base_spans = _Spans(own.__getitem__)
-    for root in {**views_of, **dict.fromkeys(parents)}:
-        whole = own[root]
-        family = [root, *views_of.get(root, ())]
-        if len(family) > 1:
-            read, written = (sorted(s for t in family for s in table[t]) for table in (reads, writes))
-            whole = _span(steps, border, tensors[root], read, written, end, loops, order)
-            for view in family[1:]:
-                _fix_borders(border, tensors[view], whole, end)
-                if tensors[view].no_reuse and not order.linear:
-                    whole.reach = order.always
-        if root in parents and not whole.written and not order.linear:
-            # Its members make it: it does not reach back to the start.
-            whole.reach = order.reach((*(s for t in family for s in reads[t]), whole.last))
-        base_spans[root] = whole
-    for group in schedule.groups:
-        _extend_group(group, base, base_spans, own)
-    jumps = any(step.jumps for step in schedule.steps)
-    if order.linear and jumps:
-        grouped = {base[t] for group in schedule.groups for t in (group.parent, *group.members) if t >= 0}
-        for root, runs in live_runs(schedule, base).items():
-            if root not in grouped and _follows_paths(border, tensors[root], base_spans[root]):
-                base_spans[root].runs, base_spans[root].labels = runs, ()
-    straight = order.linear and not (loops or labelled or jumps)
-    plain = _plain(schedule, given) if straight else np.zeros(len(tensors), np.bool_)
-    first, last = _extremes(reads, writes, border, end)
-    return LiveTable(
-        given, tensors, end, order, base, shift, own, base_spans, views_of, plain, first, last, reads, writes
-    )
+    border = Borders(schedule, given)
+    itself = np.arange(len(bases))
+    touched = Accesses(given, itself)
+    own = lives_of(given, touched, border, itself)
+    extend_over_loops(own, touched, loops)
+    together, whole = touched, own
+    if schedule.views:
+        together = Accesses(given, bases)
+        whole = lives_of(given, together, border, bases)
+        extend_over_loops(whole, together, loops)
+    elif schedule.groups:
+        whole = replace(own, first=own.first.copy(), last=own.last.copy(), label=own.label.copy())
+    if not order.linear:
+        parts = np.zeros(len(bases), np.bool_)
+        parents = given.groups[0]
+        parts[bases[parents[parents >= 0]]] = True
+        always = bases[np.flatnonzero(given.kept)]
+        set_reaches(whole, together, order.streams, order.clocks, always, parts & ~whole.written)
+    _extend_groups(given, bases, whole)
+    runs: dict[int, Runs] = {}
+    end = max(len(schedule.steps) - 1, 0)
+    live = LiveTable(given, end, order, border, bases, shifts, touched, own, whole, runs)
+    if order.linear and any([step.jumps for step in schedule.steps]):
+        _follow_paths(schedule, live)
+    return live
 
 
-def _plain(schedule: Schedule, given: ScheduleColumns) -> np.ndarray:
-    """Tensors of a straight schedule that no relation and no branch concerns."""
-    related = [t for view in schedule.views for t in (view.tensor, view.base)]
-    related += [t for group in schedule.groups for t in (group.parent, *group.members) if t >= 0]
-    plain = ~filled(schedule.tensors, "branch")
-    plain[given.places(related)] = False
-    return plain
+def _extend_groups(given: ScheduleColumns, bases: np.ndarray, whole: Lives) -> None:
+    parents, starts, members = given.groups
+    mine = np.flatnonzero(parents >= 0)
+    if not len(mine):
+        return
+    counts = np.diff(starts)
+    kept = members[np.repeat(parents >= 0, counts)]
+    run(
+        extend_groups, len(kept), bases[parents[mine]], starts_of(counts[mine]), bases[kept], whole.written,
+        whole.first, whole.last, whole.label, whole.latest, whole.before,
+    )  # fmt: skip
 
 
-def _extremes(reads: AccessLists, writes: AccessLists, border: Borders, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last step of all lives, as :func:`_span` has them where order, loops and branches do not matter."""
-    given = reads.given
-    written = writes.first >= 0
-    first = np.where(written & ((reads.first < 0) | (writes.first < reads.first)), writes.first, 0)
-    last = np.maximum(np.maximum(reads.last, writes.last), 0)
-    inputs, outputs = (given.places(sorted(ids)) for ids in (border.inputs, border.outputs))
-    first[inputs], last[outputs] = 0, end
-    first[given.of_kind(TensorKind.INPUT) | given.of_kind(TensorKind.WEIGHT) | given.kept] = 0
-    last[given.of_kind(TensorKind.OUTPUT) | given.kept] = end
-    return first, last
-
-
-class AccessLists:
-    """The steps that read, or write, a tensor, by its id; ``first`` and ``last`` of them by position (-1: none)."""
-
-    def __init__(self, given: ScheduleColumns, accesses: tuple[np.ndarray, np.ndarray]) -> None:
-        step, tensor = accesses
-        self.given, self._accesses = given, accesses
-        self.first, self.last = (np.full(len(given.ids), -1, np.int64) for _ in range(2))
-        self.first[tensor[::-1]] = step[::-1]
-        self.last[tensor] = step
-
-    @cached_property
-    def _sorted(self) -> tuple[list[int], list[int]]:
-        step, tensor = self._accesses
-        starts = np.concatenate([[0], np.cumsum(np.bincount(tensor, minlength=len(self.given.ids)))])
-        return starts.tolist(), step[np.argsort(tensor, kind="stable")].tolist()
-
-    def __getitem__(self, tensor: int) -> list[int]:
-        place = self.given.place[tensor]
-        starts, steps = self._sorted
-        return steps[starts[place] : starts[place + 1]]
-
-
-def _follows_paths(border: Borders, tensor: ScheduleTensor, span: Span) -> bool:
-    """Whether a tensor lives only where paths of the schedule want it, which border and wishes do not extend."""
-    return span.written and not (border.holds(tensor) or tensor.no_reuse or tensor.branch)
-
-
-class Borders:
-    """Which tensors exist before the run, and which after it."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.inputs, self.outputs = frozenset(schedule.inputs), frozenset(schedule.outputs)
-
-    def holds(self, tensor: ScheduleTensor) -> bool:
-        """Whether a tensor is one of either."""
-        return tensor.kind is not TensorKind.FEATURE or tensor.id in self.inputs or tensor.id in self.outputs
-
-    def is_input(self, tensor: ScheduleTensor) -> bool:
-        return tensor.kind is TensorKind.INPUT or tensor.kind is TensorKind.WEIGHT or tensor.id in self.inputs
-
-    def is_output(self, tensor: ScheduleTensor) -> bool:
-        return tensor.kind is TensorKind.OUTPUT or tensor.id in self.outputs
+def _follow_paths(schedule: Schedule, live: LiveTable) -> None:
+    """Where no border, wish or group extends it, a tensor lives only where paths of the schedule want it."""
+    given, whole, bases = live.given, live.whole, live.bases
+    free = whole.written & ~live.border.held & ~given.kept & (given.label == NO_LABEL)
+    parents, _, members = given.groups
+    free[bases[parents[parents >= 0]]] = False
+    free[bases[members]] = False
+    for tensor, runs in live_runs(schedule, live.base).items():
+        at = given.place[tensor]
+        if free[at]:
+            live.runs[at] = runs
+            whole.label[at] = NO_LABEL
 
 
 @lru_cache(maxsize=4096)
@@ -288,26 +257,23 @@ def step_order(steps: list[Step]) -> StepOrder:
     Raises:
         ContractError: a step waits for an event that no earlier step records.
     """
-    if len({step.stream for step in steps}) <= 1:
-        return StepOrder(linear=True)
     numbers: dict[int, int] = {}
-    streams = [numbers.setdefault(step.stream, len(numbers)) for step in steps]
-    clocks: list[tuple[int, ...]] = []
-    done: list[tuple[int, ...]] = []
-    latest: dict[int, int] = {}
-    recorded: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        missing = [event for event in step.waits if event not in recorded]
-        if missing:
-            raise ContractError(f"waits for event {missing[0]}, which no earlier step records", node=step.name)
-        clock: tuple[int, ...] = (-1,) * len(numbers)
-        for source in (latest.get(step.stream), *(recorded[event] for event in step.waits)):
-            if source is not None:
-                clock = tuple(map(max, clock, done[source]))
-        clocks.append(clock)
-        done.append((*clock[: streams[index]], index, *clock[streams[index] + 1 :]))
-        latest[step.stream] = index
-        recorded.update(dict.fromkeys(step.records, index))
+    streams = numbered([step.stream for step in steps], numbers)
+    if len(numbers) <= 1:
+        return StepOrder(linear=True)
+    events: dict[int, int] = {}
+    tables = []
+    for named in ([step.records for step in steps], [step.waits for step in steps]):
+        counts = np.fromiter(map(len, named), np.int64, len(named))
+        tables.append((starts_of(counts), numbered(chain.from_iterable(named), events)))
+    (record_start, records), (wait_start, waits) = tables
+    recorded, latest = np.full(len(events), -1, np.int64), np.full(len(numbers), -1, np.int64)
+    clocks = np.full((len(steps), len(numbers)), -1, np.int64)
+    missing = run(order_steps, len(steps), streams, wait_start, waits, record_start, records, recorded, latest, clocks)
+    if missing >= 0:
+        step = steps[int(np.searchsorted(wait_start, missing, side="right")) - 1]
+        event = list(events)[int(waits[missing])]
+        raise ContractError(f"waits for event {event}, which no earlier step records", node=step.name)
     return StepOrder(False, clocks, streams)
 
 
@@ -316,7 +282,7 @@ def _check_ids(schedule: Schedule, given: ScheduleColumns) -> None:
     related = [t for view in schedule.views for t in (view.tensor, view.base)]
     related += [t for group in schedule.groups for t in (group.parent, *group.members) if t != -1]
     related += [*schedule.inputs, *schedule.outputs]
-    in_order = np.array_equal(column(schedule.steps, "id"), np.arange(len(schedule.steps)))
+    in_order = [step.id for step in schedule.steps] == list(range(len(schedule.steps)))
     if given.complete and in_order and len(given.place) == len(given.ids) and given.place.keys() >= {*related}:
         return
     problems = []
@@ -336,89 +302,21 @@ def _check_ids(schedule: Schedule, given: ScheduleColumns) -> None:
     raise ContractError(problems)
 
 
-def _view_bases(schedule: Schedule, tensors: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
-    parents = {view.tensor: view for view in schedule.views}
-    base = {tensor: tensor for tensor in tensors}
-    shift = dict.fromkeys(tensors, 0)
-    for tensor in parents:
-        root, offset, seen = tensor, 0, {tensor}
-        while root in parents:
-            offset += parents[root].offset_bytes
-            root = parents[root].base
-            if root in seen:
-                raise ContractError(f"views of tensor {tensor} run in a circle", node=schedule.name)
-            seen.add(root)
-        base[tensor], shift[tensor] = root, offset
+def _view_bases(schedule: Schedule, given: ScheduleColumns) -> tuple[np.ndarray, np.ndarray]:
+    """The tensor at the bottom of every tensor's views, by position, and the distance from it (bytes)."""
+    base, shift = np.arange(len(given.ids)), np.zeros(len(given.ids), np.int64)
+    if not schedule.views:
+        return base, shift
+    tensor, under, distance = given.views
+    base[tensor], shift[tensor] = under, distance
+    is_view = np.zeros(len(base), np.bool_)
+    is_view[tensor] = True
+    for _ in range(len(base).bit_length() + 1):
+        if (base[base] == base).all():
+            break
+        shift += shift[base]
+        base = base[base]
+    circling = tensor[is_view[base[tensor]]]
+    if len(circling):
+        raise ContractError(f"views of tensor {given.ids[circling[0]]} run in a circle", node=schedule.name)
     return base, shift
-
-
-def _span(
-    labelled_steps: list[Step],
-    border: Borders,
-    tensor: ScheduleTensor,
-    reads: list[int],
-    writes: list[int],
-    end: int,
-    loops: list[tuple[int, int]],
-    order: StepOrder,
-) -> Span:
-    # A value read before any step has written it must be there from the start.
-    first = writes[0] if writes and (not reads or writes[0] < reads[0]) else 0
-    last = reads[-1] if reads and (not writes or reads[-1] > writes[-1]) else writes[-1] if writes else 0
-    span = Span(first, last, written=bool(writes))
-    if tensor.branch:
-        span.labels = (tensor.branch,)
-    elif labelled_steps:
-        labels = {labelled_steps[step].branch for step in writes}
-        span.labels = () if "" in labels else tuple(sorted(labels))
-    if tensor.no_reuse or border.holds(tensor):
-        _fix_borders(border, tensor, span, end)
-    if order.linear and not loops:
-        return span
-    touched = sorted({*reads, *writes})
-    for start, stop in loops:
-        inside = [step for step in touched if start <= step <= stop]
-        if not inside:
-            continue
-        crosses = span.first < start or span.last > stop
-        if crosses or inside[0] in reads:
-            span.first, span.last, span.carried = min(span.first, start), max(span.last, stop), True
-    if not order.linear:
-        span.reach = order.always if tensor.no_reuse else order.reach((*touched, span.first, span.last))
-    return span
-
-
-def _fix_borders(border: Borders, tensor: ScheduleTensor, span: Span, end: int) -> None:
-    """Inputs live from the start, outputs to the end, and what may not be reused over the whole run."""
-    if border.is_input(tensor) or tensor.no_reuse:
-        span.first = 0
-    if border.is_output(tensor) or tensor.no_reuse:
-        span.last = end
-    if tensor.no_reuse:
-        span.labels = ()
-
-
-def _extend_group(group: Group, base: Mapping[int, int], spans: _Spans, own: _Spans) -> None:
-    """A parent nobody writes is written through its members; a member nobody writes is written through its parent."""
-    if group.parent < 0:
-        return
-    parent = spans[base[group.parent]]
-    members = [spans[base[member]] for member in group.members]
-    if not parent.written:
-        for member in members:
-            member.last = max(member.last, parent.last)
-            member.reach = joined_reach(member.reach, parent.reach)
-        parent.first = min((member.first for member in members), default=0)
-        for member in members:
-            parent.reach = joined_reach(parent.reach, member.reach)
-        parent.labels = ()
-    for member in members:
-        if not member.written:
-            member.first, member.last = parent.first, max(member.last, parent.last)
-            member.reach = joined_reach(member.reach, parent.reach)
-            parent.last = max(parent.last, member.last)
-            parent.reach = joined_reach(parent.reach, member.reach)
-    for tensor in (group.parent, *group.members):
-        whole = spans[base[tensor]]
-        if base[tensor] == tensor:
-            own[tensor] = whole

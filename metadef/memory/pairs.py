@@ -1,21 +1,18 @@
-"""In-place pairs: which permissions lifetimes allow, and the bodies that taking them joins.
-
-Pairs of plain bodies of one size are screened and joined as columns; everything else goes body by body.
-"""
+"""In-place pairs: which permissions lifetimes allow, and the bodies that taking them joins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
 
 import numpy as np
 
-from metadef.memory.bodies import absorb, fits_into, join_bodies, rects_meet, tensor_slot
-from metadef.memory.body_table import ARENA, Body, BodySet, BodyTable, Columns, Key, Rect
-from metadef.memory.columns import FREE
-from metadef.memory.live import LiveTable, StepOrder
+from metadef.memory.bodies import slot_column
+from metadef.memory.body_table import ARENA, REGIONS, BodySet, BodyTable
+from metadef.memory.joining import Requests, joined
+from metadef.memory.joins import TAKEN
+from metadef.memory.live import LiveTable
 from metadef.schedule import InPlace, Schedule
 
 
@@ -28,199 +25,181 @@ class LegalPair(NamedTuple):
     saving: int
 
 
-def legal_pairs(schedule: Schedule, live: LiveTable, joined: BodySet) -> tuple[list[LegalPair], dict[InPlace, str]]:
+@dataclass(frozen=True, eq=False)
+class Pairs(Sequence[LegalPair]):
+    """Pairs as columns; ``read_at`` and ``write_at`` are the tensors by position."""
+
+    step: np.ndarray
+    read: np.ndarray
+    write: np.ndarray
+    saving: np.ndarray
+    read_at: np.ndarray
+    write_at: np.ndarray
+
+    @classmethod
+    def none(cls) -> Pairs:
+        return cls(*[np.zeros(0, np.int64)] * 6)
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @overload
+    def __getitem__(self, place: int) -> LegalPair: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[LegalPair]: ...
+
+    def __getitem__(self, place: int | slice) -> LegalPair | Sequence[LegalPair]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        return LegalPair(int(self.step[place]), int(self.read[place]), int(self.write[place]), int(self.saving[place]))
+
+    def __iter__(self) -> Iterator[LegalPair]:
+        return map(LegalPair, self.step.tolist(), self.read.tolist(), self.write.tolist(), self.saving.tolist())
+
+    def picked(self, places: np.ndarray | Sequence[int]) -> Pairs:
+        """Some of the pairs, in this order."""
+        return Pairs(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+    def same_as(self, other: Pairs) -> bool:
+        """Whether these are the other's, in the same order."""
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("step", "read", "write"))
+
+
+REASONS = (
+    "",
+    "there is no such step",
+    "the step does not read the one and write the other",
+    "one of the two is a weight, a graph input or a graph output",
+    "no reuse",
+    "the two lie in different memory pools",
+    "the output is larger than the input",
+    "the input is carried by a loop",
+    "the input is read again later",
+    "the output exists before this step",
+    "another stream may still read the input",
+    "the step reads other bytes of the same memory",
+)
+"""Why a permission may not be taken: the first that holds (0: it may)."""
+
+
+def legal_pairs(schedule: Schedule, live: LiveTable, made: BodySet) -> tuple[Pairs, dict[InPlace, str]]:
     """The permissions that may be taken, in step order, and the reason for each that may not."""
-    refused: dict[InPlace, str] = {}
     if not schedule.inplace:
-        return [], refused
-    asked = list(dict.fromkeys(map(attrgetter("step", "read", "write"), schedule.inplace)))
-    table = np.array(asked, np.int64)
-    simple, saving = _plainly_legal(live, joined, table)
-    pairs = list(map(LegalPair, *table[simple].T.tolist(), saving[simple].tolist()))
-    for step, read, write in table[~simple].tolist():
-        permission = InPlace(step, read, write)
-        reason = _refusal(schedule, live, joined, permission)
-        if reason:
-            refused[permission] = reason
-            continue
-        saved = min(tensor_slot(live.tensors[live.base[t]]) for t in (read, write))
-        pairs.append(LegalPair(step, read, write, saved))
-    if not simple.all():
-        asked_at = {entry: k for k, entry in enumerate(asked)}
-        pairs.sort(key=lambda pair: asked_at[pair[:3]])
-    by_step = np.array([(pair.step, -pair.saving) for pair in pairs], np.int64).reshape(-1, 2)
-    return [pairs[k] for k in np.lexsort((by_step[:, 1], by_step[:, 0])).tolist()], refused
+        return Pairs.none(), {}
+    given, slots = live.given, slot_column(live.given)
+    step, read, write = _once(given.inplace).T
+    known = np.isin(read, given.ids) & np.isin(write, given.ids)
+    read_at, write_at = (given.places(np.where(known, ids, given.ids[:1])) for ids in (read, write))
+    saving = np.zeros(len(step), np.int64)
+    pairs = Pairs(step, read, write, saving, read_at, write_at)
+    why = _refusals(live, made.bodies, pairs, slots, known)
+    legal = np.flatnonzero(why == 0)
+    saving[legal] = _savings(live, made.bodies, slots, pairs.picked(legal))
+    refused = {
+        InPlace(*pair[:3]): REASONS[reason]
+        for pair, reason in zip(pairs.picked(np.flatnonzero(why)), why[why > 0].tolist())
+    }
+    order = np.lexsort((-saving[legal], step[legal]))
+    return pairs.picked(legal[order]), refused
 
 
-def _plainly_legal(live: LiveTable, joined: BodySet, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which pairs (step, read, write) of plain bodies pass all that :func:`_refusal` asks, and what they save (bytes).
+def _savings(live: LiveTable, table: BodyTable, slots: np.ndarray, pairs: Pairs) -> np.ndarray:
+    """The most that pairs can save (bytes): in a body of several rectangles, those at the place count that begin, or
+    end, at the step, since they may all be handed over."""
+    rects = table.rects
+    found = []
+    several = np.diff(rects.start) > 1
+    for tensor, edge in ((pairs.read_at, rects.last), (pairs.write_at, rects.first)):
+        sizes, body, place = slots[live.bases[tensor]], table.home[tensor], table.rel[tensor]
+        for k in np.flatnonzero(several[body]).tolist():
+            mine = slice(int(rects.start[body[k]]), int(rects.start[body[k] + 1]))
+            met = (rects.rel[mine] == place[k]) & (edge[mine] == pairs.step[k])
+            sizes[k] = int(rects.size[mine][met].max(initial=sizes[k]))
+        found.append(sizes)
+    return np.minimum(*found)
 
-    Others may pass too.
-    """
-    given, table = live.given, joined.bodies
-    step, known = asked[:, 0], np.isin(asked[:, 1:], given.ids).all(axis=1)
-    read, write = (given.places(np.where(known, ids, given.ids[:1])) for ids in asked[:, 1:].T)
-    old, new = (
-        np.fromiter(map(joined.of.__getitem__, given.ids[place].tolist()), np.int64, len(asked))
-        for place in (read, write)
+
+def _once(table: np.ndarray) -> np.ndarray:
+    """Rows without those that stood there before, in order."""
+    order = np.lexsort(table.T[::-1])
+    again = np.zeros(len(table), np.bool_)
+    again[order[1:]] = (table[order[1:]] == table[order[:-1]]).all(axis=1)
+    return table[~again]
+
+
+def _refusals(live: LiveTable, table: BodyTable, pairs: Pairs, slots: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The number of the reason against each pair; ``slots`` are those of all tensors (bytes)."""
+    given, row, own, whole = live.given, table.columns, live.own_touched, live.whole
+    count, step, read, write = len(given.steps), pairs.step, pairs.read_at, pairs.write_at
+    there = (step >= 0) & (step < count)
+    at, arena, kept = np.where(there, step, 0), REGIONS.index(ARENA), np.zeros(len(table), np.bool_)
+    kept[list(table.reasons)] = True
+    old, new, source, target = live.bases[read], live.bases[write], table.home[read], table.home[write]
+    reads = _accessed(given.reads, at, read, own.first_read, own.last_read)
+    writes = _accessed(given.writes, at, write, own.first_write, own.last_write)
+    existed = (whole.first[new] != step) | whole.carried[new]
+    existed |= _accessed(given.reads, at, write, own.first_read, own.last_read)
+    checks = (
+        ~there,
+        ~(known & reads & writes),
+        (row.region[source] != arena) | (row.region[target] != arena),
+        kept[source] | kept[target],
+        row.pool[source] != row.pool[target],
+        (given.payload[write] > given.payload[read]) | (slots[write] > slots[read]),
+        whole.carried[old],
+        whole.last[old] != step,
+        existed,
+        _unfinished(live, old, at),
     )
-    plain, slot = table.plain, table.columns.extent
-    passed = known & plain[old] & plain[new] & live.order.linear
-    passed &= (given.payload[write] <= given.payload[read]) & (slot[new] <= slot[old])
-    # The step reads the one last of all, and writes the other before anything reads it.
-    passed &= (live.last[read] == step) & (live.reads.last[read] == step)
-    passed &= (live.first[write] == step) & (live.writes.first[write] == step) & (live.reads.first[write] != step)
-    pools = {pool: k for k, pool in enumerate(dict.fromkeys(table.pools))}
-    if len(pools) > 1:
-        pool = np.array([pools[name] for name in table.pools], np.int64)
-        passed &= pool[old] == pool[new]
-    return passed, slot[new]
+    why = np.zeros(len(step), np.int64)
+    for number in range(len(checks), 0, -1):
+        why[checks[number - 1]] = number
+    views = np.bincount(live.bases, minlength=len(live.bases)) > 1
+    for k in np.flatnonzero((why == 0) & views[old]).tolist():
+        if _reads_other_bytes(live, int(step[k]), int(read[k])):
+            why[k] = len(checks) + 1
+    return why
 
 
-def _refusal(schedule: Schedule, live: LiveTable, joined: BodySet, pair: InPlace) -> str:
-    """Why an in-place permission may not be taken ("" = it may)."""
-    if not 0 <= pair.step < len(schedule.steps):
-        return "there is no such step"
-    step = schedule.steps[pair.step]
-    if pair.read not in step.reads or pair.write not in step.writes:
-        return "the step does not read the one and write the other"
-    read, write = live.tensors[pair.read], live.tensors[pair.write]
-    source, target = joined.bodies[joined.of[pair.read]], joined.bodies[joined.of[pair.write]]
-    if source.region != ARENA or target.region != ARENA:
-        return "one of the two is a weight, a graph input or a graph output"
-    if source.no_reuse or target.no_reuse:
-        return f"no reuse: {source.no_reuse or target.no_reuse}"
-    if source.pool != target.pool:
-        return "the two lie in different memory pools"
-    if write.payload_bytes > read.payload_bytes or tensor_slot(write) > tensor_slot(read):
-        return "the output is larger than the input"
-    old, new = live.base_spans[live.base[pair.read]], live.base_spans[live.base[pair.write]]
-    if old.last != pair.step or old.carried:
-        return "the input is read again later" if not old.carried else "the input is carried by a loop"
-    if new.first != pair.step or new.carried or pair.write in step.reads:
-        return "the output exists before this step"
-    if not live.order.linear and not live.order.done_by(old.reach, pair.step):
-        return "another stream may still read the input"
-    base, place = live.base[pair.read], (live.shift[pair.read], read.payload_bytes)
-    for other in step.reads:
-        if other is None or other == pair.read or live.base[other] != base:
-            continue
-        if (live.shift[other], live.tensors[other].payload_bytes) != place:
-            return "the step reads other bytes of the same memory"
-    return ""
+def _accessed(
+    accesses: tuple[np.ndarray, np.ndarray], step: np.ndarray, tensor: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> np.ndarray:
+    """Whether the steps make an access of the tensors; ``first`` and ``last`` are the steps of each tensor's own."""
+    hit = (first[tensor] == step) | (last[tensor] == step)
+    between = np.flatnonzero(~hit & (first[tensor] < step) & (step < last[tensor]))
+    if len(between):
+        width = len(first)
+        made = accesses[0] * width + accesses[1]
+        hit[between] = np.isin(step[between] * width + tensor[between], made)
+    return hit
 
 
-def take_pairs(joined: BodySet, pairs: Sequence[LegalPair], order: StepOrder) -> tuple[BodyTable, list[LegalPair]]:
+def _unfinished(live: LiveTable, tensor: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Whether steps of other streams that touch the tensors may still run beside the steps."""
+    if live.order.linear:
+        return np.zeros(len(tensor), np.bool_)
+    latest = live.whole.latest[tensor]
+    return np.asarray(((latest > live.order.clocks[step]) & (latest != step[:, None])).any(axis=1))
+
+
+def _reads_other_bytes(live: LiveTable, step: int, tensor: int) -> bool:
+    """Whether a step reads, besides a tensor, another place of the same base."""
+    given, shifts = live.given, live.shifts
+    for other in given.places([t for t in given.steps[step].reads if t is not None]).tolist():
+        same_place = shifts[other] == shifts[tensor] and given.payload[other] == given.payload[tensor]
+        if live.bases[other] == live.bases[tensor] and not same_place:
+            return True
+    return False
+
+
+def take_pairs(made: BodySet, pairs: Pairs) -> tuple[BodyTable, Pairs]:
     """Join the pairs in the given order where possible: bodies, and the pairs that were taken.
 
     Each input and each output is used once; a pair is left out if the joined body would overlap itself.
     """
-    if not pairs:
-        return joined.bodies, []
-    joining = _Joining(joined, order)
-    taken: list[LegalPair] = []
-    used_reads: set[int] = set()
-    used_writes: set[int] = set()
-    for pair in pairs:
-        _, read, write, _ = pair
-        if read not in used_reads and write not in used_writes and joining.take(pair):
-            used_reads.add(read)
-            used_writes.add(write)
-            taken.append(pair)
-    return joining.table(), taken
-
-
-class _Joining:
-    """Bodies while pairs are taken. ``made`` and ``joined`` are a :class:`BodyTable`'s; ``owned`` are objects of ours,
-    free to be changed."""
-
-    def __init__(self, start: BodySet, order: StepOrder) -> None:
-        self.start, self.order = start.bodies, order
-        self.where = dict(start.of)
-        self.made, self.joined = dict(self.start.made), dict(self.start.joined)
-        row = self.start.columns
-        self.first, self.last, self.size = row.first.tolist(), row.last.tolist(), row.extent.tolist()
-        self.grid = list(zip(row.modulus.tolist(), row.residue.tolist()))
-        self.pinned = (row.pin != FREE).tolist()
-        self.gone: list[int] = []
-        self.owned: set[int] = set()
-
-    def take(self, pair: LegalPair) -> bool:
-        """Join the bodies of a pair; False if that cannot be."""
-        step, read, write, _ = pair
-        home, gone = self.where[read], self.where[write]
-        if home == gone:
-            return False
-        if home in self.made or gone in self.made or not self._alike(home, gone):
-            return self._join_objects(pair, home, gone)
-        apart = self.last[home] < self.first[gone] or self.last[gone] < self.first[home]
-        if apart:
-            return self._join_objects(pair, home, gone)
-        if not self.last[home] == step == self.first[gone]:
-            return False
-        keys = self.joined.pop(gone, None) or [self.start.keys[gone]]
-        self.joined.setdefault(home, [self.start.keys[home]]).extend(keys)
-        self.last[home] = self.last[gone]
-        self._move(keys, home, gone)
-        return True
-
-    def _alike(self, one: int, other: int) -> bool:
-        """Whether two plain bodies differ in nothing but their lives."""
-        size, pools = self.size, self.start.pools
-        same = size[one] == size[other] > 0 and self.grid[one] == self.grid[other] and pools[one] == pools[other]
-        return same and not self.pinned[one] and not self.pinned[other]
-
-    def _join_objects(self, pair: LegalPair, home: int, gone: int) -> bool:
-        body, added = self._body(home), self._body(gone)
-        distance = body.places[pair.read] - added.places[pair.write]
-        if _collides(body, added, distance, pair, self.order):
-            return False
-        if home in self.owned and fits_into(body, added, distance):
-            absorb(body, added, distance)
-        else:
-            fused = join_bodies(body, added, distance)
-            if fused is None:
-                return False
-            self.made[home] = fused
-            self.owned.add(home)
-        self.made.pop(gone, None)
-        for place in (home, gone):
-            self.joined.pop(place, None)
-        self._move(list(added.places), home, gone)
-        return True
-
-    def _body(self, place: int) -> Body:
-        if place in self.made:
-            return self.made[place]
-        body = self.start[place]
-        if place not in self.joined:
-            return body
-        rects = [Rect(0, self.size[place], self.first[place], self.last[place])]
-        return replace(body, places=dict.fromkeys(self.joined[place], 0), rects=rects)
-
-    def _move(self, keys: Sequence[Key], home: int, gone: int) -> None:
-        self.gone.append(gone)
-        for key in keys:
-            if isinstance(key, int):
-                self.where[key] = home
-
-    def table(self) -> BodyTable:
-        """What has become of the bodies."""
-        row = self.start.columns
-        first, last = (np.array(steps, np.int64) for steps in (self.first, self.last))
-        columns = Columns(row.extent, first, last, row.modulus, row.residue, row.pin).with_objects(self.made)
-        there = np.ones(len(self.start), np.bool_)
-        there[self.gone] = False
-        return BodyTable(columns, self.start.keys, self.start.pools, self.made, self.joined).chosen(there)
-
-
-def _collides(one: Body, other: Body, distance: int, pair: LegalPair, order: StepOrder) -> bool:
-    """Whether two bodies at this distance would overlap, apart from handing bytes over at the in-place step."""
-    place = one.places[pair.read]
-    for a in one.rects:
-        for b in other.rects:
-            apart = a.rel + a.size <= b.rel + distance or b.rel + distance + b.size <= a.rel
-            handed_over = a.rel == b.rel + distance == place and a.last == pair.step == b.first
-            if not apart and not handed_over and rects_meet(a, b, order):
-                return True
-    return False
+    if not len(pairs):
+        return made.bodies, pairs
+    requests = Requests(pairs.read_at, pairs.write_at, np.zeros(len(pairs), np.int64), pairs.step)
+    found = joined(made.bodies, requests)
+    return found.table, pairs.picked(np.flatnonzero(found.result == TAKEN))

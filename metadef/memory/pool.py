@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from metadef.memory.bodies import make_bodies
 from metadef.memory.body_table import BodySet, BodyTable
 from metadef.memory.live import LiveTable, StepOrder, live_table
-from metadef.memory.pairs import LegalPair, legal_pairs
+from metadef.memory.pairs import Pairs, legal_pairs
 from metadef.schedule import Schedule
 
 
@@ -20,7 +22,7 @@ class Pool:
     """
 
     joined: BodySet
-    pairs: list[LegalPair]
+    pairs: Pairs
     order: StepOrder
     steps: int
     times: Sequence[int] = ()
@@ -31,7 +33,7 @@ class Solution:
     """The best placement found so far for one pool; ``lower`` is the proved lower bound of the peak (bytes)."""
 
     bodies: BodyTable
-    taken: list[LegalPair]
+    taken: Pairs
     offsets: list[int]
     total: int
     method: str
@@ -57,9 +59,9 @@ def pools_of(schedule: Schedule, inplace: bool) -> Pools:
     """The pools of a schedule. Raises ContractError where it contradicts itself."""
     live = live_table(schedule)
     bodies = make_bodies(schedule, live)
-    pairs = legal_pairs(schedule, live, bodies)[0] if inplace else []
+    pairs = legal_pairs(schedule, live, bodies)[0] if inplace else Pairs.none()
     pools, steps = {}, max(len(schedule.steps), 1)
     for name, subset in bodies.by_pool().items():
-        own = pairs if subset is bodies else [pair for pair in pairs if pair.read in subset.of]
+        own = pairs if subset is bodies else pairs.picked(np.flatnonzero(subset.bodies.home[pairs.read_at] >= 0))
         pools[name] = Pool(subset, own, live.order, steps, schedule.times)
     return Pools(live, bodies, pools)

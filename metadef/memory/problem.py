@@ -10,22 +10,24 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress, pairwise, permutations, product
-from operator import add
+from itertools import permutations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metadef.memory import joins
 from metadef.memory.body_table import Body, BodyTable, Rect
-from metadef.memory.columns import FREE
-from metadef.memory.live import StepOrder, branch_sides, exclusive
-from metadef.memory.pairs import LegalPair
+from metadef.memory.columns import FREE, starts_of
+from metadef.memory.live import Labels, StepOrder, branch_sides, exclusive
+from metadef.memory.loops import run
+from metadef.memory.pairs import LegalPair, Pairs
 
 if TYPE_CHECKING:
     from metadef.memory.large import LargeConflicts
 
 WORLDS_LIMIT = 256
 MATCHING_LIMIT = 5
+FAR = 1 << 62
 
 LARGE_BODIES = 2_000
 """Above so many bodies conflicts are found, and bodies placed, by compiled code (``large``)."""
@@ -41,9 +43,22 @@ class Problem:
         self.table = BodyTable.of(bodies)
         self.bodies: Sequence[Body] = self.table if len(bodies) > LARGE_BODIES else list(bodies)
         self.order = order
-        row = self.table.columns
-        self.extents, self.first, self.last = row.extent.tolist(), row.first.tolist(), row.last.tolist()
         self.times = times
+
+    @cached_property
+    def extents(self) -> list[int]:
+        extents: list[int] = self.table.columns.extent.tolist()
+        return extents
+
+    @cached_property
+    def first(self) -> list[int]:
+        first: list[int] = self.table.columns.first.tolist()
+        return first
+
+    @cached_property
+    def last(self) -> list[int]:
+        last: list[int] = self.table.columns.last.tolist()
+        return last
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -69,10 +84,9 @@ class Problem:
     @property
     def single(self) -> bool:
         """Whether every body is one rectangle and conflicts are those of intervals (what the exact search needs)."""
-        return self.order.linear and all(
-            len(body.rects) == 1 and body.rects[0].rel == 0 and not body.rects[0].labels
-            for body in self.table.made.values()
-        )
+        rects = self.table.rects
+        one_each = np.array_equal(rects.start, np.arange(len(self) + 1))
+        return self.order.linear and one_each and not rects.rel.any() and not rects.label.any()
 
     def boxed(self) -> Problem:
         """The smallest rectangle around each body, in any branch."""
@@ -90,8 +104,9 @@ class Problem:
 
     def peak(self, offsets: Sequence[int]) -> int:
         """Bytes a placement takes."""
-        tops = map(add, compress(offsets, self.extents), filter(None, self.extents))
-        return max(tops, default=0)
+        extents = self.table.columns.extent
+        tops = np.asarray(offsets, np.int64) + extents
+        return int(tops[extents > 0].max(initial=0))
 
     def overlaps(self, offsets: Sequence[int]) -> tuple[int, int] | None:
         """The first pair of bodies that a placement lets overlap, or None."""
@@ -143,11 +158,11 @@ def _unordered(rects: Sequence[Rect]) -> list[list[int]]:
     return pairs
 
 
-def worlds(bodies: Sequence[Body]) -> list[dict[str, str]]:
+def worlds(table: BodyTable) -> list[dict[str, str]]:
     """Assignments of a side to every branch condition; where there are too many, of single ones (a weaker bound)."""
     sides: dict[str, set[str]] = {}
-    objects = BodyTable.of(bodies).made.values()
-    for label in {label for body in objects for rect in body.rects for label in rect.labels}:
+    known = table.rects.labels
+    for label in sorted({label for number in np.unique(table.rects.label).tolist() for label in known[number]}):
         for condition, side in branch_sides(label).items():
             sides.setdefault(condition, set()).add(side)
     count = 1
@@ -159,77 +174,56 @@ def worlds(bodies: Sequence[Body]) -> list[dict[str, str]]:
     return [dict(zip(names, choice)) for choice in product(*(sorted(sides[name]) for name in names))]
 
 
-def exists_in(rect: Rect, world: dict[str, str]) -> bool:
-    """Whether a rectangle exists when the conditions take these sides."""
-    if not rect.labels:
+def exists_in(labels: Labels, world: dict[str, str]) -> bool:
+    """Whether what is made in these branches exists when the conditions take these sides."""
+    if not labels:
         return True
-    return any(all(world.get(c) == s for c, s in branch_sides(label).items()) for label in rect.labels)
+    return any(all(world.get(c) == s for c, s in branch_sides(label).items()) for label in labels)
 
 
-def live_bytes(bodies: Sequence[Body], world: dict[str, str], steps: int) -> list[int]:
+def live_bytes(table: BodyTable, world: dict[str, str], steps: int) -> np.ndarray:
     """Bytes alive at each step in one world; a body counts the union of its live rectangles."""
-    table = BodyTable.of(bodies)
-    plain, row = table.plain, table.columns
-    change = np.zeros(steps + 1, np.int64)
-    np.add.at(change, row.first[plain], row.extent[plain])
-    np.subtract.at(change, row.last[plain] + 1, row.extent[plain])
-    for body in table.made.values():
-        rects = body.rects
-        if len(rects) == 1:
-            rect = rects[0]
-            if not rect.labels or exists_in(rect, world):
-                change[rect.first] += rect.size
-                change[rect.last + 1] -= rect.size
-            continue
-        rects = [rect for rect in rects if rect.size and exists_in(rect, world)]
-        marks = sorted({rect.first for rect in rects} | {rect.last + 1 for rect in rects})
-        for a, b in pairwise(marks):
-            size = _covered(rects, a)
-            change[a] += size
-            change[b] -= size
-    series: list[int] = np.cumsum(change[:steps]).tolist()
-    return series
+    rects, change = table.rects, np.zeros(steps + 1, np.int64)
+    exists = np.array([exists_in(labels, world) for labels in rects.labels], np.bool_)
+    counts = np.diff(rects.start)
+    alone = rects.start[:-1][counts == 1]
+    alone = alone[exists[rects.label[alone]]]
+    np.add.at(change, rects.first[alone], rects.size[alone])
+    np.subtract.at(change, rects.last[alone] + 1, rects.size[alone])
+    if (counts > 1).any():
+        several = np.flatnonzero(np.repeat(counts > 1, counts))
+        by_place = several[np.lexsort((rects.rel[several], rects.owner[several]))]
+        own = starts_of(counts[counts > 1])
+        marks = np.zeros(2 * int(counts.max()), np.int64)
+        columns = (column[by_place] for column in (rects.rel, rects.size, rects.first, rects.last, rects.label))
+        run(joins.live_bytes, len(by_place), own, *columns, exists, marks, change)
+    return np.cumsum(change[:steps])
 
 
-def _covered(rects: list[Rect], step: int) -> int:
-    """Bytes covered by the rectangles alive at a step."""
-    covered, reach = 0, None
-    for low, high in sorted((r.rel, r.rel + r.size) for r in rects if r.first <= step <= r.last):
-        start = low if reach is None else max(low, reach)
-        covered += max(high - start, 0)
-        reach = high if reach is None else max(reach, high)
-    return covered
-
-
-def theory_min(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> int:
+def theory_min(table: BodyTable, pairs: Pairs, steps: int) -> int:
     """Largest live set of unjoined bodies, when every step takes the best of its legal in-place pairs (bytes)."""
-    gain = savings(pairs)
-    best = 0
-    for world in worlds(bodies):
-        series = live_bytes(bodies, world, steps)
-        for step, saved in gain.items():
-            series[step] -= saved
-        best = max(best, max(series, default=0))
-    return best
+    gain = savings(pairs, steps)
+    return max(int((live_bytes(table, world, steps) - gain).max(initial=0)) for world in worlds(table))
 
 
-def savings(pairs: Sequence[LegalPair]) -> dict[int, int]:
-    """Bytes that in-place pairs can save at each step that has some."""
-    alone = {pair.step: pair.saving for pair in pairs}
-    if len(alone) == len(pairs):
-        return alone
-    by_step: dict[int, list[LegalPair]] = {}
-    for pair in pairs:
-        by_step.setdefault(pair.step, []).append(pair)
-    alone.update((step, _best_saving(group)) for step, group in by_step.items() if len(group) > 1)
-    return alone
+def savings(pairs: Pairs, steps: int) -> np.ndarray:
+    """Bytes that in-place pairs can save at each step."""
+    gain = np.zeros(steps, np.int64)
+    np.maximum.at(gain, pairs.step, pairs.saving)
+    least, most = np.full(steps, FAR, np.int64), np.full(steps, -FAR, np.int64)
+    np.minimum.at(least, pairs.step, pairs.write)
+    np.maximum.at(most, pairs.step, pairs.write)
+    several: dict[int, list[LegalPair]] = {}
+    for pair in pairs.picked(np.flatnonzero((least < most)[pairs.step])):
+        several.setdefault(pair.step, []).append(pair)
+    for step, group in several.items():
+        gain[step] = _best_saving(group)
+    return gain
 
 
 def _best_saving(pairs: list[LegalPair]) -> int:
     """Bytes the best matching of one step's pairs saves (an upper bound where there are many)."""
     writes = list(dict.fromkeys(pair.write for pair in pairs))
-    if len(writes) == 1:
-        return max(pair.saving for pair in pairs)
     reads = list(dict.fromkeys(pair.read for pair in pairs))
     by_write = [max(pair.saving for pair in pairs if pair.write == write) for write in writes]
     if max(len(reads), len(writes)) > MATCHING_LIMIT:
@@ -242,8 +236,8 @@ def _best_saving(pairs: list[LegalPair]) -> int:
     )
 
 
-def lower_bound(bodies: Sequence[Body], live_set: int) -> int:
+def lower_bound(table: BodyTable, live_set: int) -> int:
     """No placement is smaller: the live set, the tallest body, the top of a pinned one (bytes)."""
-    row = BodyTable.of(bodies).columns
+    row = table.columns
     tops = np.where(row.pin == FREE, row.residue, row.pin) + row.extent
     return max(live_set, int(tops[row.extent > 0].max(initial=0)))

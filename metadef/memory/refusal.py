@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from metadef.error import PlanError
 from metadef.error import Problem as Fault
-from metadef.memory.body_table import Body
+from metadef.memory.body_table import Body, BodyTable
 from metadef.memory.live import LiveTable
-from metadef.memory.pairs import LegalPair
+from metadef.memory.pairs import Pairs
 from metadef.memory.pool import Pool, Solution
 from metadef.memory.problem import Problem, exists_in, live_bytes, lower_bound, savings, worlds
 from metadef.schedule import Schedule
@@ -90,22 +88,25 @@ def capacity_error(
     return PlanError(Fault(message, node=_step_name(schedule, step), expected=expected, got=got, hint=hint))
 
 
-def busiest_step(bodies: Sequence[Body], pairs: Sequence[LegalPair], steps: int) -> tuple[int, int, list[Body]]:
+def busiest_step(bodies: BodyTable, pairs: Pairs, steps: int) -> tuple[int, int, list[Body]]:
     """The step with the largest live set, after its in-place savings: step, bytes, and its bodies, largest first."""
-    gain = savings(pairs)
+    gain = savings(pairs, steps)
     best: tuple[int, int, dict[str, str]] = (-1, 0, {})
     for world in worlds(bodies):
-        for step, size in enumerate(live_bytes(bodies, world, steps)):
-            if size - gain.get(step, 0) > best[0]:
-                best = (size - gain.get(step, 0), step, world)
+        needed = live_bytes(bodies, world, steps) - gain
+        step = int(needed.argmax())
+        if needed[step] > best[0]:
+            best = (int(needed[step]), step, world)
     size, step, world = best
     alive = [
-        body for body in bodies if any(r.size and r.first <= step <= r.last and exists_in(r, world) for r in body.rects)
+        body
+        for body in bodies
+        if any(r.size and r.first <= step <= r.last and exists_in(r.labels, world) for r in body.rects)
     ]
     return step, max(size, 0), sorted(alive, key=lambda body: -body.extent)
 
 
-def _advice(live: LiveTable, found: Solution, pairs: Sequence[LegalPair]) -> str:
+def _advice(live: LiveTable, found: Solution, pairs: Pairs) -> str:
     needed = found.total
     ideas = [f"a capacity of {needed} bytes ({needed / 2**20:.2f} MiB), for which a plan is known"]
     if not found.optimal:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 import numpy as np
 
-from metadef.memory.body_table import ARENA, IO, WEIGHTS, BodySet, Key
+from metadef.memory.body_table import ARENA, IO, REGIONS, WEIGHTS, BodySet
 from metadef.memory.heuristics import pack_in_order
 from metadef.memory.live import LiveTable
 from metadef.memory.plan import MemoryPlan, PlanRow, PoolFigures
@@ -16,27 +15,26 @@ from metadef.memory.problem import Problem
 from metadef.schedule import Schedule
 
 REGION_REASONS = {IO: "graph input or output", WEIGHTS: "weight", ARENA: ""}
+OWN, VIEW, IN_PLACE, GROUP = range(4)
+ALIAS_KINDS = ("", "view", "inplace", "group")
 
 
 def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mapping[str, Solution]) -> MemoryPlan:
     """The plan of a schedule: weights and the io region packed in order, each pool of the arena as solved."""
-    offsets: dict[Key, int] = {}
-    sizes = {WEIGHTS: 0, IO: 0}
-    regions: dict[Key, str] = {}
-    slots, objects = bodies.slots, bodies.bodies.made.values()
-    for region in sizes:
-        problem = Problem([body for body in objects if body.region == region], live.order)
+    table, sizes = bodies.bodies, {}
+    offset, region = np.zeros(len(table.keys), np.int64), table.columns.region[table.home]
+    for name in (WEIGHTS, IO):
+        problem = Problem(table.chosen(table.columns.region == REGIONS.index(name)), live.order)
         packed = pack_in_order(problem)
-        sizes[region] = problem.peak(packed)
-        offsets.update(problem.table.spread(packed))
-        regions.update((key, region) for body in problem.bodies for key in body.places)
+        sizes[name] = problem.peak(packed)
+        there, found = problem.table.offsets_of_keys(packed)
+        offset[there] = found
     for solution in solved.values():
-        offsets.update(solution.bodies.spread(solution.offsets))
-    rows = _tensor_rows(schedule, live, offsets, regions, slots, _aliases(schedule, live, solved))
-    for step in schedule.steps:
-        for k, scratch in enumerate(step.workspaces):
-            name, at, slot = f"{step.name}:workspace{k}", offsets[step.id, k], slots[step.id, k]
-            rows.append(PlanRow(-1, name, ARENA, at, slot, scratch.bytes, step.id, step.id, step=step.id, workspace=k))
+        there, found = solution.bodies.offsets_of_keys(solution.offsets)
+        offset[there] = found
+    tensors = len(live.bases)
+    rows = _tensor_rows(live, offset[:tensors], region[:tensors], bodies.slots[:tensors], *_aliases(live, solved))
+    rows += _workspace_rows(live, offset[tensors:], bodies.slots[tensors:])
     plan = MemoryPlan(schedule.name, schedule.graph_revision, rows, sizes[WEIGHTS], sizes[IO])
     plan.pools = {
         pool: PoolFigures(s.theory_min, s.total, s.no_reuse, s.optimal, s.method) for pool, s in sorted(solved.items())
@@ -50,40 +48,47 @@ def assemble(schedule: Schedule, live: LiveTable, bodies: BodySet, solved: Mappi
     return plan
 
 
-def _aliases(schedule: Schedule, live: LiveTable, solved: Mapping[str, Solution]) -> dict[int, tuple[int, str]]:
-    """Whose memory a tensor shares, and by which relation."""
-    aliases = {view.tensor: (view.base, "view") for view in schedule.views}
+def _aliases(live: LiveTable, solved: Mapping[str, Solution]) -> tuple[np.ndarray, np.ndarray]:
+    """Whose memory each tensor shares (-1: its own), and by which relation.
+
+    A view is one first of all; what is written in place names what it is written over, also inside a group.
+    """
+    given = live.given
+    alias, kind = np.full(len(live.bases), -1, np.int64), np.full(len(live.bases), OWN)
+    parents, starts, members = given.groups
+    parent = np.repeat(parents, np.diff(starts))
+    inside = np.flatnonzero(parent >= 0)[::-1]
+    alias[members[inside]], kind[members[inside]] = given.ids[parent[inside]], GROUP
     for solution in solved.values():
-        for pair in solution.taken:
-            aliases.setdefault(live.base[pair.write], (pair.read, "inplace"))
-    for group in schedule.groups:
-        if group.parent >= 0:
-            aliases.update((member, (group.parent, "group")) for member in group.members if member not in aliases)
-    return aliases
+        written = live.bases[solution.taken.write_at][::-1]
+        alias[written], kind[written] = solution.taken.read[::-1], IN_PLACE
+    tensor, base, _ = given.views
+    alias[tensor], kind[tensor] = given.ids[base], VIEW
+    return alias, kind
 
 
 def _tensor_rows(
-    schedule: Schedule,
-    live: LiveTable,
-    offsets: Mapping[Key, int],
-    regions: Mapping[Key, str],
-    slots: Mapping[Key, int],
-    aliases: Mapping[int, tuple[int, str]],
+    live: LiveTable, offset: np.ndarray, region: np.ndarray, slot: np.ndarray, alias: np.ndarray, kind: np.ndarray
 ) -> list[PlanRow]:
-    tensors, place = schedule.tensors, live.given.place
-    ids, payload = live.given.ids.tolist(), live.given.payload.tolist()
-    first, last = live.first.tolist(), live.last.tolist()
-    for k in np.flatnonzero(~live.plain).tolist():
-        whole = live.base_spans[live.base[ids[k]]]
-        own = whole if live.base[ids[k]] == ids[k] else live.spans[ids[k]]
-        # Nobody writes a view itself: it begins with its base, not at the start as other values that only are read do.
-        first[k], last[k] = max(own.first, whole.first), own.last
-    alias, kind = [-1] * len(ids), [""] * len(ids)
-    for tensor, entry in aliases.items():
-        alias[place[tensor]], kind[place[tensor]] = entry
-    region = [regions.get(tensor, ARENA) for tensor in ids]
-    slot = [slots.get(tensor, size) for tensor, size in zip(ids, payload)]
-    names, reasons, pools = (map(attrgetter(name), tensors) for name in ("name", "no_reuse", "pool"))
-    reason = [reason or REGION_REASONS[where] for reason, where in zip(reasons, region)]
-    offset = map(offsets.__getitem__, ids)
-    return list(map(PlanRow, ids, names, region, offset, slot, payload, first, last, alias, kind, reason, pools))
+    given, whole, own = live.given, live.whole, live.own
+    # Nobody writes a view itself: it begins with its base, not at the start as other values that only are read do.
+    is_base = live.bases == np.arange(len(live.bases))
+    first = np.where(is_base, whole.first, np.maximum(own.first, whole.first[live.bases]))
+    last = np.where(is_base, whole.last, own.last)
+    regions = list(map(REGIONS.__getitem__, region.tolist()))
+    reasons = [reason or REGION_REASONS[where] for reason, where in zip(given.reasons, regions)]
+    numbers = (column.tolist() for column in (offset, slot, given.payload, first, last, alias))
+    names, pools = [tensor.name for tensor in given.tensors], map(given.pools.__getitem__, given.pool.tolist())
+    kinds = map(ALIAS_KINDS.__getitem__, kind.tolist())
+    return list(map(PlanRow, given.ids.tolist(), names, regions, *numbers, kinds, reasons, pools))
+
+
+def _workspace_rows(live: LiveTable, offset: np.ndarray, slot: np.ndarray) -> list[PlanRow]:
+    steps = live.given.steps
+    number_of, size_of = (live.given.workspaces[k].tolist() for k in (1, 2))
+    return [
+        PlanRow(-1, f"{steps[at].name}:workspace{k}", ARENA, where, taken, size, at, at, step=at, workspace=k)
+        for at, k, where, taken, size in zip(
+            live.given.workspaces[0].tolist(), number_of, offset.tolist(), slot.tolist(), size_of
+        )
+    ]

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from metadef.error import UsageError, suggest
 from metadef.memory import heuristics
-from metadef.memory.pairs import LegalPair, take_pairs
+from metadef.memory.pairs import Pairs, take_pairs
 from metadef.memory.pool import Pool, Solution
 from metadef.memory.problem import Problem, lower_bound, theory_min
 from metadef.memory.relations import solve_relations
@@ -81,7 +83,9 @@ def solve_pool(pool: Pool, wish: Wish) -> Solution:
     naive = heuristics.pack_in_order(plain)
     no_reuse = plain.peak(naive)
     live_set = theory_min(bodies, pool.pairs, pool.steps)
-    found = Solution(bodies, [], naive, no_reuse, "no-reuse", live_set, no_reuse, lower_bound(bodies, live_set))
+    found = Solution(
+        bodies, Pairs.none(), naive, no_reuse, "no-reuse", live_set, no_reuse, lower_bound(bodies, live_set)
+    )
     if wish.reuse:
         _Search(pool, plain, wish, found).run()
     return found
@@ -99,7 +103,7 @@ class _Search:
 
     def run(self) -> None:
         """Quick planners on every choice of in-place pairs, relations for small pools, hill climb, exact search."""
-        ranked: list[tuple[int, Problem, list[LegalPair]]] = []
+        ranked: list[tuple[int, Problem, Pairs]] = []
         for problem, taken in self._variants():
             if problem.large and self.wish.method not in PLANNERS:
                 peak = self._raise(problem, taken, bool(ranked))
@@ -123,7 +127,7 @@ class _Search:
     def _done(self) -> bool:
         return self.found.total <= max(self.goal, self.found.lower)
 
-    def _offer(self, problem: Problem, taken: list[LegalPair], offsets: list[int] | None, name: str) -> int:
+    def _offer(self, problem: Problem, taken: Pairs, offsets: list[int] | None, name: str) -> int:
         """Keep a placement if it is the best so far; its peak."""
         found = self.found
         if offsets is None:
@@ -134,21 +138,21 @@ class _Search:
             found.total, found.method = peak, name
         return peak
 
-    def _variants(self) -> Iterator[tuple[Problem, list[LegalPair]]]:
+    def _variants(self) -> Iterator[tuple[Problem, Pairs]]:
         """Choices of in-place pairs: those that save most first, the other operand at joins, none."""
         order, times = self.plain.order, self.plain.times
-        known: list[list[LegalPair]] = []
+        known: list[Pairs] = []
         for turned in (False, True):
             pairs = self.pairs
             if turned:
-                pairs = sorted(pairs, key=lambda pair: (pair.step, pair.saving, -pair.read))
-            bodies, taken = take_pairs(self.joined, pairs, order)
-            if taken and taken not in known:
+                pairs = pairs.picked(np.lexsort((-pairs.read, pairs.saving, pairs.step)))
+            bodies, taken = take_pairs(self.joined, pairs)
+            if len(taken) and not any(map(taken.same_as, known)):
                 known.append(taken)
                 yield Problem(bodies, order, times), taken
-        yield self.plain, []
+        yield self.plain, Pairs.none()
 
-    def _quick(self, problem: Problem, taken: list[LegalPair]) -> int:
+    def _quick(self, problem: Problem, taken: Pairs) -> int:
         """The quick planners, or the one that was asked for, up to a proved optimum; the best peak."""
         peaks = []
         for name in (self.wish.method,) if self.wish.method in PLANNERS else QUICK:
@@ -157,7 +161,7 @@ class _Search:
                 break
         return min(peaks)
 
-    def _raise(self, problem: Problem, taken: list[LegalPair], again: bool) -> int:
+    def _raise(self, problem: Problem, taken: Pairs, again: bool) -> int:
         """A large pool: first fit in several orders, each with its share of repairs; the best peak."""
         assert problem.large is not None
         orders, part = RAISED_ORDERS, self.wish.budget_s / (LATER_CHOICES if again else 1)
@@ -171,7 +175,7 @@ class _Search:
                 break
         return min(peaks)
 
-    def _climb(self, problem: Problem, taken: list[LegalPair]) -> None:
+    def _climb(self, problem: Problem, taken: Pairs) -> None:
         """Half of the hill climb's share for one problem."""
         budget_s = self.wish.budget_s / 2
         if self.wish.method == "best" and problem.order.linear:
@@ -189,7 +193,8 @@ class _Search:
         answer = solve_relations(self.plain, self.joined, self.pairs, found.total, self.goal, nodes)
         proved = answer.exhausted
         if answer.offsets is not None:
-            bodies, taken = take_pairs(self.joined, sorted(answer.taken, key=self.pairs.index), self.plain.order)
+            chosen = self.pairs.picked(sorted(map(self.pairs.index, answer.taken)))
+            bodies, taken = take_pairs(self.joined, chosen)
             problem = Problem(bodies, self.plain.order, self.plain.times)
             offsets = _rebased(self.plain, answer.offsets, problem)
             if len(taken) == len(answer.taken) and problem.overlaps(offsets) is None:
@@ -199,7 +204,7 @@ class _Search:
         if proved:
             found.lower = max(found.lower, found.total)
 
-    def _exact(self, problem: Problem, taken: list[LegalPair]) -> None:
+    def _exact(self, problem: Problem, taken: Pairs) -> None:
         """The compiled search; bodies of several rectangles count as their hulls (sound, but no proof)."""
         from metadef.memory.exact import search
 
@@ -208,7 +213,7 @@ class _Search:
         only_goal = self.wish.capacity is not None and not self.wish.minimise
         result = search(boxed, found.total, self.goal, found.lower, self.wish.budget_s, only_goal)
         self._offer(problem, taken, result.offsets, "exact")
-        if problem.single and not self.pairs:
+        if problem.single and not len(self.pairs):
             found.lower = max(found.lower, result.lower)
 
 

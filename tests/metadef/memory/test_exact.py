@@ -42,7 +42,7 @@ def best_of_all_orders(problem: Problem) -> int:
 @given(st.lists(rects, min_size=1, max_size=6), st.data())
 def test_small_problems_reach_the_optimum_of_all_orders(lives: list[tuple[int, int, int]], data: st.DataObject):
     problem = problem_of(lives, data.draw(st.lists(grids, min_size=len(lives), max_size=len(lives))))
-    lower = max(live_bytes(problem.bodies, {}, 10))
+    lower = max(live_bytes(problem.table, {}, 10))
     start = problem.peak(pack_in_order(problem))
     result = search(problem, start + 1, lower, lower, 1.0, False)
     assert result.offsets is not None and problem.overlaps(result.offsets) is None

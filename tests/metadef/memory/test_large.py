@@ -12,8 +12,9 @@ import pytest
 
 from metadef.memory import check_plan, heuristics, plan_memory
 from metadef.memory import problem as problem_module
-from metadef.memory.body_table import Body, Rect
+from metadef.memory.body_table import Body, BodyTable, Rect
 from metadef.memory.live import StepOrder
+from metadef.memory.pairs import Pairs
 from metadef.memory.problem import Problem, theory_min
 from tools.bench.plan_shapes import mixed, skips
 
@@ -77,7 +78,7 @@ def test_raising_gives_safe_placements_no_worse_than_first_fit(seed: int, both: 
     bodies = random_bodies(seed)
     _, large = both(bodies)
     order = heuristics.by_birth(large)
-    bound = theory_min(bodies, [], 100)
+    bound = theory_min(BodyTable.of(bodies), Pairs.none(), 100)
     peaks = []
     for visits in (1, 100_000, 1_000_000):
         offsets = large.large.raise_misfits(order, bound, visits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations, product
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def optimum(schedule: Schedule) -> int:
     pairs, _ = legal_pairs(schedule, live, joined)
     best = 10**9
     for choice in product((False, True), repeat=len(pairs)):
-        bodies, _ = take_pairs(joined, [pair for pair, used in zip(pairs, choice) if used], live.order)
+        bodies, _ = take_pairs(joined, pairs.picked(np.flatnonzero(choice)))
         problem = Problem(bodies, live.order)
         for order in permutations(range(len(problem))):
             offsets = place(problem, order, best_fit=False)
