@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from npusim.kernels import store
 
+WORKERS_REST_S = 0.15  # onnxruntime keeps its workers spinning for 60 ms after a run
+
 
 @dataclass
 class Report:

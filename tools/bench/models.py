@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from model_zoo import CLASSIFIERS, LIGHT, NAMES, NotMade, ZooModel, reference_session, zoo_model  # noqa: E402
+from tools.bench.measure import WORKERS_REST_S, interleave  # noqa: E402
 
 ORIGIN_LIMIT, LAYER_LIMIT, COSINE_LIMIT = 1e-4, 1e-3, 0.999
 RSS_SPARE_BYTES = 400 << 20
@@ -126,36 +126,26 @@ def _times(model: ZooModel, soc: str, one_thread: dict[str, Any]) -> dict[str, f
 
     feeds = dict(model.feeds[0])
     peers = {key: _runner(session, feeds) for key, session in one_thread.items()}
-    cpu = _interleaved(peers | {"onnxruntime": _runner(reference_session(model, 1), feeds)}, time.process_time_ns)
+    runs = peers | {"onnxruntime": _runner(reference_session(model, 1), feeds)}
+    cpu = interleave(runs, ROUNDS, time.process_time_ns)
     session = InferenceSession(
         str(model.path), SessionOptions(soc=soc, precision="fp16", threads=2, shapes=model.shapes)
     )
     double = _runner(reference_session(model, 2), feeds)
-    wall = _interleaved({"ours": _runner(session, feeds), "onnxruntime": double}, time.perf_counter_ns)
+    runs = {"ours": _runner(session, feeds), "onnxruntime": double}
+    wall = interleave(runs, ROUNDS, time.perf_counter_ns, WORKERS_REST_S)
     session.close()
     return {
-        "run_cpu_ms": cpu["ours"],
-        "run_origin_cpu_ms": cpu["origin"],
-        "onnxruntime_cpu_ms": cpu["onnxruntime"],
-        "run_wall_ms": wall["ours"],
-        "onnxruntime_wall_ms": wall["onnxruntime"],
+        "run_cpu_ms": cpu["ours"][0] * 1e3,
+        "run_origin_cpu_ms": cpu["origin"][0] * 1e3,
+        "onnxruntime_cpu_ms": cpu["onnxruntime"][0] * 1e3,
+        "run_wall_ms": wall["ours"][0] * 1e3,
+        "onnxruntime_wall_ms": wall["onnxruntime"][0] * 1e3,
     }
 
 
 def _runner(session: Any, feeds: dict[str, np.ndarray]) -> Callable[[], Any]:
     return lambda: session.run(None, feeds)
-
-
-def _interleaved(runs: dict[str, Callable[[], Any]], clock: Callable[[], int]) -> dict[str, float]:
-    taken: dict[str, list[int]] = {key: [] for key in runs}
-    for run in runs.values():
-        run()
-    for _ in range(ROUNDS):
-        for key, run in runs.items():
-            start = clock()
-            run()
-            taken[key].append(clock() - start)
-    return {key: statistics.median(values) / 1e6 for key, values in taken.items()}
 
 
 def _second_process(model: ZooModel, session: Any) -> dict[str, Any]:

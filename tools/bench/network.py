@@ -27,7 +27,7 @@ from npusim.kernels.desc import Call, task_table
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.matmul import Matrix, matmul, pack_matmul
 from npusim.kernels.pool import Pool2D, pool2d
-from tools.bench.measure import Report, interleave, session
+from tools.bench.measure import WORKERS_REST_S, Report, interleave, session
 
 RNG = np.random.default_rng(0)
 
@@ -132,12 +132,12 @@ def bench_network(report: Report, rounds: int, threads: int) -> None:
     table = task_table(network.calls)
     print(f"network: {len(table)} tasks, kernels ready in {time.perf_counter() - start:.2f} s")
     feed = {"x": image[None].astype(np.float32)}
-    for count, clock, label in ((1, time.thread_time_ns, "CPU"), (threads, time.perf_counter_ns, "wall")):
+    ways = ((1, time.thread_time_ns, "CPU", 0.0), (threads, time.perf_counter_ns, "wall", WORKERS_REST_S))
+    for count, clock, label, pause_s in ways:
         executor = Executor(count)
         peer = session(network.nodes, {"x": (1, 3, 224, 224)}, network.constants, count)
-        result = interleave(
-            {"ours": lambda e=executor: e.run(table), "peer": lambda p=peer: p.run(None, feed)}, rounds, clock
-        )
+        runs = {"ours": lambda e=executor: e.run(table), "peer": lambda p=peer: p.run(None, feed)}
+        result = interleave(runs, rounds, clock, pause_s)
         want = peer.run(None, feed)[0]
         error = np.abs(out - want).max() / np.abs(want).max()
         (ours, best), (theirs, their_best) = result["ours"], result["peer"]

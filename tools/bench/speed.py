@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from model_zoo import reference_session, zoo_model  # noqa: E402
-from tools.bench.measure import Report, interleave  # noqa: E402
+from tools.bench.measure import WORKERS_REST_S, Report, interleave  # noqa: E402
 
 BOUNDS = {
     "resnet50": 1.05,
@@ -37,7 +37,6 @@ BOUNDS = {
 }
 ORIGIN_BOUND = 0.9
 FIRST_RESULT_S, EMPTY_STORE_S = 1.0, 60.0
-WORKERS_REST_S = 0.15  # onnxruntime keeps its workers spinning for 60 ms after a run
 
 FIRST_RESULT = """
 import sys, time
