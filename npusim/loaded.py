@@ -50,7 +50,8 @@ class LoadedProgram:
         program, weights: what the compiler made, or the model file holds.
         overflow: the chip's float16 overflow, ``inf`` or ``saturate``.
         threads: host threads (0: one per CPU this process may use).
-        numerics: ``exact`` uses algorithms whose error is that of direct summation; ``fast`` allows Winograd F(4x4).
+        numerics: ``exact`` uses algorithms whose error is that of direct summation; ``fast`` allows Winograd F(4x4)
+            and, for large windows, Fourier transforms.
         deterministic: direct algorithms only, so that results are bit-equal on every chip.
         checked: poison unwritten memory and check every read; slow.
         beside: a program to take turns with (another gear of the model): its memory and worker threads are used, and

@@ -46,12 +46,12 @@ class SessionOptions:
 
     ``soc`` and ``precision`` (``fp16`` or ``origin``) default to Ascend910B3 and fp16, and for an ``.om`` file to what
     it was compiled for. ``threads`` 0 uses every CPU of the process. ``numerics`` ``exact`` keeps the error of direct
-    summation, ``fast`` allows Winograd F(4x4). ``deterministic`` uses direct algorithms only, so that results are bit-
-    equal on every chip. ``conv`` is the algorithm of convolutions on the chip (``metadef.winograd.CONV_CHOICES``, None:
-    direct); ``numerics`` says how this computer may carry tasks out that name the direct one. ``profile`` computes
-    cycles when the session is made (else at the first look at ``.profile``). ``checked`` finds reads of unwritten
-    memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions; ``values`` fixes inputs for good, and replaces
-    initializers that are inputs too. ``dynamic_batch_size`` ("1,2,4"),
+    summation, ``fast`` allows Winograd F(4x4) and, for large windows, Fourier transforms. ``deterministic`` uses direct
+    algorithms only, so that results are bit-equal on every chip. ``conv`` is the algorithm of convolutions on the chip
+    (``metadef.winograd.CONV_CHOICES``, None: direct); ``numerics`` says how this computer may carry tasks out that name
+    the direct one. ``profile`` computes cycles when the session is made (else at the first look at ``.profile``).
+    ``checked`` finds reads of unwritten memory. ``shapes`` and ``dims`` bind inputs and symbolic dimensions; ``values``
+    fixes inputs for good, and replaces initializers that are inputs too. ``dynamic_batch_size`` ("1,2,4"),
     ``dynamic_image_size`` ("320,320;480,480") and ``dynamic_dims`` ("1,128;1,256") are ATC's gears; ``padding`` says
     which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``. ``elastic`` compiles shapes that no
     gear holds when they come. Weights of at least ``stream_weights`` bytes are loaded just before their use (None: all

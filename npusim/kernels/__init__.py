@@ -11,6 +11,9 @@ the store; `saturate=True` is the 310P overflow rule. Products of i8 give i32, e
     conv.conv2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None) -> Call           NC1HWC0 both sides
     winograd.pack_winograd(planes [(m+2)^2, O, I], m, bias=None) -> PackedWinograd               3x3, stride 1
     winograd.winograd2d(shape, x, packed, out, (in dtype, out dtype), epilogue=None, rounding, scale) -> Call
+    fourier.pack_spectrum(filters [O, I, KH, KW], edge, bias=None) -> PackedSpectrum             stride 1, large windows
+    fourier.pack_depthwise_spectrum(filters [C, 1, KH, KW], edge, bias=None) -> PackedSpectrum
+    fourier.fourier2d(shape, x, packed, out, (in dtype, out dtype), workspace, epilogue=None) -> [Call, …]
     epilogue.Epilogue(residual=0, activation="none", lo, hi, alpha, saturate)                  residual may be `out`
     matmul.Matrix.nd(address, dtype, columns, row_bytes=None) / .nz(address, dtype, stored rows, c0=16), `.t` transposes
     matmul.pack_matmul(b [..., K, N], dtype=None) -> PackedB                                   bf16 as bits

@@ -20,7 +20,24 @@ import numpy as np
 from npusim.kernels import fourier_passes, panels
 from npusim.kernels.conv_scratch import PIXEL, Conv2D, Scratch
 from npusim.kernels.cpu import host
+from npusim.kernels.fourier_passes import STRAIGHT
 from npusim.kernels.weights import aligned_empty, padded_bias
+
+__all__ = [
+    "DENSE_EDGES",
+    "DEPTHWISE_EDGES",
+    "SLACK_PIXELS",
+    "STRAIGHT",
+    "PackedSpectrum",
+    "Tiles",
+    "complex_points",
+    "error_factor",
+    "pack_depthwise_spectrum",
+    "pack_spectrum",
+    "products_of",
+    "spectra",
+    "workspace_of",
+]
 
 DENSE_EDGES = (12, 16, 20, 24, 32, 40, 48, 64)
 DEPTHWISE_EDGES = (12, 16, 20, 24, 32, 40, 48, 64, 80, 96)

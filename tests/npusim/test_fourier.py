@@ -24,7 +24,7 @@ def large_windows(depthwise: bool, dtype: DType = DType.FLOAT16, batch: int = 1)
     rng = np.random.default_rng(2)
     graph = Graph("large")
     result = graph.add_input("x", (batch, CHANNELS, SIZE, SIZE), dtype, Format.NCHW)
-    window, per = (13, 1) if depthwise else (7, CHANNELS)
+    window, per = (21, 1) if depthwise else (7, CHANNELS)
     for number in range(2):
         weights = rng.standard_normal((CHANNELS, per, window, window)) / window / np.sqrt(per)
         filters = graph.add_const(f"w{number}", weights.astype(dtype.numpy), Format.NCHW)
@@ -111,7 +111,7 @@ def test_choice_waits_for_fast_numerics_and_large_windows():
         Conv2D(1, 64, 56, 56, 64, (7, 7), strides=(2, 2)),
         Conv2D(1, 64, 56, 56, 64, (7, 7), dilations=(2, 2)),
         Conv2D(1, 64, 56, 56, 64, (7, 7), groups=2),
-        Conv2D(1, 64, 56, 56, 64, (5, 5)),
+        Conv2D(1, 64, 56, 56, 64, (4, 4)),
         Conv2D(1, 64, 56, 56, 64, (1, 7)),
     ):
         assert best_edge(other)[0] == 0 and host_algorithm(other, FAST) == "direct"

@@ -2,10 +2,10 @@
 
 Winograd's F(2x2,3x3) with a transformed filter in fp32 sums as exactly as direct convolution: the share of results that
 differ from the correctly rounded one stays below one per cent, none by more than its last place. F(4x4,3x3) is less
-exact and waits for ``numerics="fast"``, as do Fourier transforms for windows of 7x7 and more (``fft_16``: tiles of
-16x16 pixels; see npusim.kernels.plans.fourier). ``deterministic`` keeps every convolution direct. The choice depends
-on the shape and on the register width alone, never on the number of threads. An infinity in the image would make every
-pixel of its tile NaN: the kernels report such sums, and the task is computed again directly.
+exact and waits for ``numerics="fast"``, as do Fourier transforms for large windows (``fft_16``: tiles of 16x16 pixels;
+see npusim.kernels.plans.fourier). ``deterministic`` keeps every convolution direct. The choice depends on the shape and
+on the register width alone, never on the number of threads. An infinity in the image would make every pixel of its tile
+NaN: the kernels report such sums, and the task is computed again directly.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 # Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
 # come from the last-level cache in a cycle, cycles for a vector of V to be made and for a vector of sums to be turned.
 _DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
-_DEPTHWISE_CYCLES = 0.7  # a multiply-add of a depthwise tile
+_DEPTHWISE_CYCLES = 0.85  # a multiply-add of a depthwise tile
 _FILTER_BYTES_PER_CYCLE = 4.0
 _V_CYCLES, _SUM_CYCLES = 3.0, 3.0
 FFT = "fft_"
 _LEAST_GAIN = 1.08
+_SPECTRA_MARGIN = 1.15  # a filter's spectra take several times its memory
 _LEAST_CHANNELS = 8
 
 
@@ -44,7 +45,7 @@ def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
         cycles |= {name: _winograd_cycles(shape, m) for name, m in ALGORITHMS.items() if m == 2 or fast}
     if fast:
         edge, of_edge = best_edge(shape)
-        cycles[f"{FFT}{edge}"] = of_edge
+        cycles[f"{FFT}{edge}"] = of_edge * _SPECTRA_MARGIN
     return min(cycles, key=lambda name: cycles[name])
 
 

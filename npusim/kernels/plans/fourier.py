@@ -1,10 +1,10 @@
 """Host plan of convolutions by Fourier transforms: what one costs on this computer, and its calls.
 
-For stride-1 windows of 7x7 pixels and more, between dense channels or depthwise. A result's error before rounding is
-bounded by the norms of a tile's pixels and of the filter (`fourier_shape.error_factor`), not by the terms of its own
-sum: where neighbouring pixels are much larger than a result's own, direct summation keeps more of it. That is why these
-plans wait for ``numerics="fast"``, as Winograd's F(4x4) does. Sums that are not finite have the task computed again by
-its twin.
+For stride-1 windows of 25 taps and more (smaller ones are Winograd's), between dense channels or depthwise. A result's
+error before rounding is bounded by the norms of a tile's pixels and of the filter (`fourier_shape.error_factor`), not
+by the terms of its own sum: where neighbouring pixels are much larger than a result's own, direct summation keeps more
+of it. That is why these plans wait for ``numerics="fast"``, as Winograd's F(4x4) does. Sums that are not finite have
+the task computed again by its twin.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from math import log2, prod
 
 from npusim.kernels.conv import Conv2D
 from npusim.kernels.fourier import fourier2d, pack_depthwise_spectrum, pack_spectrum, workspace_bytes, workspace_of
-from npusim.kernels.fourier_shape import DENSE_EDGES, DEPTHWISE_EDGES, Tiles, products_of
+from npusim.kernels.fourier_shape import DENSE_EDGES, DEPTHWISE_EDGES, STRAIGHT, Tiles, products_of
 from npusim.kernels.panels import run_extent
 from npusim.kernels.plans.conv import shape_of
 from npusim.kernels.plans.fusion import Call, Epilogue, epilogue_of, extensible
 from npusim.kernels.plans.site import Site
 
-_LEAST_TAPS = 49
+_LEAST_TAPS = 25
 # Measured on an AVX2 machine: share of the multiply-add peak in products, cycles of a transform per pixel and level of
 # butterflies, bytes of spectra that come from or go to the last-level cache in a cycle, cycles of a call of a tile.
 _PRODUCT_SHARE = 0.8
 _LEVEL_CYCLES = 1.4
+_DEPTHWISE_LEVEL_CYCLES, _DEPTHWISE_LONG_CYCLES = 1.8, 2.6  # with the product; lines of two passes
 _BYTES_PER_CYCLE = 4.0
 _TILE_CYCLES = 60.0
 
@@ -62,9 +63,9 @@ def _possible(shape: Conv2D) -> bool:
     return served and shape.strides == shape.dilations == (1, 1) and prod(shape.kernel) >= _LEAST_TAPS
 
 
-def _transform_cycles(edge: int) -> float:
-    """One tile of a vector of channels, one way."""
-    return _LEVEL_CYCLES * edge * edge * 2 * log2(edge)
+def _levels(edge: int) -> float:
+    """Pixels times levels of butterflies: one tile of a vector of channels, one way."""
+    return edge * edge * 2 * log2(edge)
 
 
 def _dense_cycles(shape: Conv2D, edge: int) -> float:
@@ -73,7 +74,7 @@ def _dense_cycles(shape: Conv2D, edge: int) -> float:
     runs, pixels = run_extent(tiles.band_rows * tiles.columns)
     products = products_of(edge) * tiles.out_groups * width * bands
     cycles = products * (pixels * tiles.groups * 16 / 2 / _PRODUCT_SHARE + runs * _TILE_CYCLES / 2)
-    cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _transform_cycles(edge)
+    cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _LEVEL_CYCLES * _levels(edge)
     spectra = tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2
     filters = bands * 256 * tiles.groups * tiles.out_groups
     return cycles + edge * edge * 4 * (spectra + filters) / _BYTES_PER_CYCLE
@@ -81,4 +82,5 @@ def _dense_cycles(shape: Conv2D, edge: int) -> float:
 
 def _depthwise_cycles(shape: Conv2D, edge: int) -> float:
     tiles = Tiles(shape, edge)
-    return tiles.count * tiles.groups * (16 // tiles.lanes) * 2 * _transform_cycles(edge)
+    each = _DEPTHWISE_LONG_CYCLES if edge > STRAIGHT else _DEPTHWISE_LEVEL_CYCLES
+    return tiles.count * tiles.groups * (16 // tiles.lanes) * 2 * each * _levels(edge)
