@@ -14,6 +14,7 @@ from pathlib import Path
 
 _DEFAULT_L1_BYTES = 32 * 1024
 _DEFAULT_L2_BYTES = 512 * 1024
+_DEFAULT_L3_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ def l1_bytes() -> int:
 def l2_bytes() -> int:
     """Size of the level-2 cache of one core in bytes (512 KiB where the system does not say)."""
     return _cache_bytes(2, _DEFAULT_L2_BYTES)
+
+
+def last_cache_bytes() -> int:
+    """Size of the level-3 cache that cores share in bytes (32 MiB where there is none or the system does not say)."""
+    return _cache_bytes(3, _DEFAULT_L3_BYTES)
 
 
 @functools.cache

@@ -5,6 +5,7 @@
 allowed.
 Kernel names: `map:<input dtypes, comma separated>:<output dtype>:<expression>` (see npusim.kernels.expressions), and
 `flat:…` with the same parameters where all operands are one dense run: next to no work besides the elements' own.
+`stream:…` is `flat:…` for more than the last-level cache holds: results go past the caches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npusim.kernels import expressions
+from npusim.kernels.cpu import last_cache_bytes
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.epilogue import saturated
 from npusim.kernels.ir import FLOATS, HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val
@@ -22,6 +24,7 @@ RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
 _UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
+_LINE = 64  # bytes of a cache line
 _AHEAD = 2048  # bytes: the CPU's own prefetching stops at the end of a 4 KiB page
 _NAME = re.compile(r"[a-z_0-9]+(?=\()")
 _LONG = {"tanh", "erf", "gelu"}  # a chain of dependent operations too long for several blocks to overlap by themselves
@@ -119,8 +122,19 @@ def elementwise(
     for view, steps in zip(views, strides, strict=True):
         fields += [view.address] if flat else [view.address, *steps]
     fields += [float(p) for p in parameters]
+    family = ("stream" if total and passes_caches(total, inputs, out) else "flat") if flat else "map"
     parameter_text = f"{','.join(v.dtype for v in inputs)}:{out.dtype}:{expression.replace(' ', '')}"
-    return call(f"{'flat' if flat else 'map'}:{parameter_text}", -(-dims[axis] // chunk) if total else 0, 0, fields)
+    return call(f"{family}:{parameter_text}", -(-dims[axis] // chunk) if total else 0, 0, fields)
+
+
+def passes_caches(count: int, inputs: Sequence[View], out: View) -> bool:
+    """Whether `count` elements are so many that their results had better go past the caches.
+
+    A line that is stored whole then need not be read first. Results that lie on an operand have their lines already.
+    """
+    size = count * (SIZE[out.dtype] + sum(SIZE[view.dtype] for view in inputs))
+    apart = all(view.address != out.address for view in inputs)
+    return size >= last_cache_bytes() and apart and out.address % _LINE == 0
 
 
 @dataclass
@@ -141,8 +155,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     dtypes = [*(ins.split(",") if ins else []), target]
     for size in sorted({SIZE[d] for d in dtypes}):
         emit_lane_copy(k, size)
-    if family == "flat":
-        _emit_flat(k, dtypes, expression)
+    if family in ("flat", "stream"):
+        _emit_flat(k, dtypes, expression, past_caches=family == "stream")
         return
     with k.main() as (desc, part, _ctx):
         dims, lo = split_box(k, desc, part, _SPLIT, _CHUNK, _DIMS, RANK)
@@ -163,7 +177,7 @@ def _scalars(k: Kernel, desc: Val, first: int, expression: str) -> dict[str, Val
     return {f"p{i}": k.splat(k.float_field(desc, first + i)) for i in range(8) if f"p{i}" in expression}
 
 
-def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str) -> None:
+def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str, past_caches: bool) -> None:
     """Descriptor: chunk, elements, saturation, addresses, parameters."""
     with k.main() as (desc, part, _ctx):
         lo = part * k.field(desc, 1)
@@ -175,8 +189,10 @@ def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str) -> None:
             operands.append(_Operand(dtype, number, base, k.alloca(LANES * 8), [size, size], never))
         scalars = _scalars(k, desc, 4 + len(dtypes), expression)
         steps = [k.const(LANES * SIZE[dtype]) for dtype in dtypes]
-        _emit_blocks(k, flag, count >> 4, steps, operands, expression, scalars)
+        _emit_blocks(k, flag, count >> 4, steps, operands, expression, scalars, past_caches)
         _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
+        if past_caches:
+            k.fence()
 
 
 def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int) -> tuple[list[Val], Val]:
@@ -261,15 +277,16 @@ def _emit_blocks(
     operands: list[_Operand],
     text: str,
     scalars: dict[str, Val],
+    past_caches: bool = False,
 ) -> None:
     """Whole blocks of 16 lanes straight from memory, `steps` bytes apart."""
     if operands[-1].dtype not in HALVES:
-        _emit_run(k, None, blocks, steps, operands, text, scalars)
+        _emit_run(k, None, blocks, steps, operands, text, scalars, past_caches)
         return
     # Saturation is rarely on; without it the blocks do none of its work.
     with k.either(flag.eq(0)) as (free, bound):
         with free:
-            _emit_run(k, None, blocks, steps, operands, text, scalars)
+            _emit_run(k, None, blocks, steps, operands, text, scalars, past_caches)
         with bound:
             _emit_run(k, flag, blocks, steps, operands, text, scalars)
 
@@ -282,6 +299,7 @@ def _emit_run(
     operands: list[_Operand],
     text: str,
     scalars: dict[str, Val],
+    past_caches: bool = False,
 ) -> None:
     """The blocks with or without (None) saturation, several in flight."""
     sources, out = operands[:-1], operands[-1]
@@ -292,7 +310,9 @@ def _emit_run(
     for begin, end, count in (*loops, (together, blocks, 1)):
         with k.loop(end, start=begin, step=count) as i:
             if count > 1:
-                _prefetch_group(k, i, [*starts, out.base], steps, operands)
+                # Memory that is only written need not come.
+                known = sources if past_caches else operands
+                _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
             taken = []
             for block in range(count):
                 names = dict(scalars)
@@ -304,7 +324,7 @@ def _emit_run(
             else:
                 results = [_evaluate(k, flag, out.dtype, text, names) for names in taken]
             for block, value in enumerate(results):
-                expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype)
+                expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype, past_caches and count > 1)
 
 
 def _is_long(text: str) -> bool:

@@ -101,14 +101,14 @@ def load(k: Kernel, address: Val, dtype: str) -> Val:
     return k.convert(raw, "sext" if signed else "zext", vec(I32))
 
 
-def store(k: Kernel, x: Val, address: Val, dtype: str) -> None:
+def store(k: Kernel, x: Val, address: Val, dtype: str, past_caches: bool = False) -> None:
     """Sixteen elements converted to their stored type (overflow of 16-bit floats gives infinity)."""
     if dtype in FLOATS:
-        k.store_f32(to_float(k, x), address, dtype)
+        k.store_f32(to_float(k, x), address, dtype, past_caches)
     elif dtype == "b8":
-        k.store(k.convert(truth(k, x), "zext", vec(I8)), address)
+        k.store(k.convert(truth(k, x), "zext", vec(I8)), address, past_caches=past_caches)
     else:
-        k.store(to_integer(k, x, dtype), address)
+        k.store(to_integer(k, x, dtype), address, past_caches=past_caches)
 
 
 def to_float(k: Kernel, x: Val) -> Val:

@@ -320,8 +320,21 @@ class Kernel:
         """Load promising only element alignment."""
         return Val(self, self.b.load(self.pointer(address), typ=ty, align=align or _align(ty)))
 
-    def store(self, value: Val, address: Val, align: int | None = None) -> None:
-        self.b.store(value.v, self.pointer(address), align=align or _align(value.type))
+    def store(self, value: Val, address: Val, align: int | None = None, past_caches: bool = False) -> None:
+        """Store promising only element alignment; `past_caches` promises a vector's or a cache line's, and leaves the
+        caches alone."""
+        if past_caches:
+            align = min(64, value.type.count * _align(value.type))
+        stored = self.b.store(value.v, self.pointer(address), align=align or _align(value.type))
+        if past_caches:
+            stored.set_metadata("nontemporal", self.module.add_metadata([self.const(1, I32).v]))
+
+    def fence(self) -> None:
+        """Let everybody see what was stored past the caches before anything that is stored later."""
+        if self.cpu.x86:
+            self.intrinsic("llvm.x86.sse.sfence", VOID, [])
+        else:
+            self.b.fence("release")
 
     def prefetch(self, address: Val) -> None:
         """Ask for a cache line to come to the level-2 cache; any address is allowed."""
@@ -352,16 +365,22 @@ class Kernel:
             return self.convert(self.load(address, vec(F16, lanes)), "fpext", vec(F32, lanes))
         return _half_to_float(self, self.load(address, vec(I16, lanes)))
 
-    def store_f32(self, value: Val, address: Val, dtype: str) -> None:
-        """Vector store of f32 as f32, or rounded to nearest even as f16 or bf16 (overflow gives infinity)."""
+    def store_f32(self, value: Val, address: Val, dtype: str, past_caches: bool = False) -> None:
+        """Vector store of f32 as f32, or rounded to nearest even as f16 or bf16 (overflow gives infinity).
+
+        `past_caches` is that of `store`, and wants a `fence` before the part ends.
+        """
+        self.store(self.narrowed(value, dtype), address, past_caches=past_caches)
+
+    def narrowed(self, value: Val, dtype: str) -> Val:
+        """A vector of f32 as elements of a float type."""
         if dtype == "f32":
-            self.store(value, address)
-        elif dtype == "bf16":
-            self.store(_float_to_bfloat(self, value), address)
-        elif self.cpu.half:
-            self.store(self.convert(value, "fptrunc", vec(F16, value.type.count)), address)
-        else:
-            self.store(_float_to_half(self, value), address)
+            return value
+        if dtype == "bf16":
+            return _float_to_bfloat(self, value)
+        if self.cpu.half:
+            return self.convert(value, "fptrunc", vec(F16, value.type.count))
+        return _float_to_half(self, value)
 
     def alloca(self, nbytes: int) -> Val:
         """Address of a 64-byte aligned stack buffer of the current function."""

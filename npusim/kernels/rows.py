@@ -4,7 +4,8 @@ A row is read once into fp32 scratch (from any stride, or from the split columns
 written with one rounding; dense rows are read and written where they lie. Sums run over 16 fixed lanes
 which are then added in pairs, so a result depends on the row alone. `softmax` and `layer_norm` describe a task as a
 Call.
-Kernel names: `softmax:<in>:<out>:<plain|log>`, `layernorm:<in>:<out>:<parameter dtype>:<layer|rms>`.
+Kernel names: `softmax:<in>:<out>:<plain|log>`, `layernorm:<in>:<out>:<parameter dtype>:<layer|rms>`; with `:stream`
+behind for dense rows that are more than the last-level cache holds, whose results go past the caches.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import numpy as np
 from npusim.kernels import vmath
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.elementwise import fit_rank
+from npusim.kernels.elementwise import View, fit_rank, passes_caches
 from npusim.kernels.epilogue import saturated
 from npusim.kernels.ir import F32, I8, I32, I64, LANES, RAW, SIZE, Kernel, Val, vec
 
 OUTER = 4
 _UNROLL = 4
 _LINE = 64  # bytes of a cache line
+_STREAM = ":stream"
 _DIMS, _SOURCE, _TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
 _SOURCE_STEP, _TARGET_STEP = _SOURCE + 2 + OUTER, _TARGET + 2 + OUTER
 _SEGMENTS, _SEGMENT, _COUNT, _ROWS, _CHUNK, _SATURATE, _PAD = range(7 + 3 * OUTER, 14 + 3 * OUTER)
@@ -117,22 +119,30 @@ def _describe(
         fields += [side.address, *steps, side.segment, side.element]
     length = shape.length or shape.count
     fields += [shape.segments, length, shape.count, rows, chunk, int(saturate), shape.segments * length]
+    if shape.segments == 1 and _dense(source) and _dense(target) and not any(step % _LINE for step in target.outer):
+        views = [View(side.address, side.dtype, ()) for side in (source, target)]
+        name += _STREAM if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]) else ""
     live = rows if shape.count else 0
     return call(
         name, -(-live // chunk), (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4, fields + extra
     )
 
 
+def _dense(side: Rows) -> bool:
+    return side.element == SIZE[side.dtype]
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit a `softmax` or `layernorm` kernel."""
-    source, target, *rest = parameters.split(":")
+    past_caches = parameters.endswith(_STREAM)
+    source, target, *rest = parameters.removesuffix(_STREAM).split(":")
     _emit_read(k, source)
     _emit_write(k, target)
     for name in ("apart", "straight"):
         with k.function(name, [I64] * 4) as (desc, row, come, go):
             work = _Work(k, desc, row)
             if name == "straight":
-                work = _Straight(k, desc, row, come, go, source, target)
+                work = _Straight(k, desc, row, (come, go), (source, target), past_caches)
             else:
                 k.call("read", desc, come, row)
             if family == "softmax":
@@ -163,6 +173,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
                     k.call("straight", desc, row, come, go)
                 with other:
                     k.call("apart", desc, row, come, go)
+        if past_caches:
+            k.fence()
 
 
 class _Work:
@@ -196,12 +208,14 @@ class _Work:
 class _Straight(_Work):
     """A dense row, read and written where it lies; scratch holds what is made in between."""
 
-    def __init__(self, k: Kernel, desc: Val, row: Val, source: Val, target: Val, come: str, go: str) -> None:
+    def __init__(
+        self, k: Kernel, desc: Val, row: Val, places: tuple[Val, Val], dtypes: tuple[str, str], past_caches: bool
+    ) -> None:
         super().__init__(k, desc, row)
-        self.source, self.target, self.come, self.go = source, target, come, go
+        (self.source, self.target), (self.come, self.go), self.past_caches = places, dtypes, past_caches
         self.rest = self.count & (LANES - 1)
         self.spare = k.alloca(LANES * 4)
-        self._move(come, source + self.blocks * SIZE[come], self.spare)
+        self._move(self.come, self.source + self.blocks * SIZE[self.come], self.spare)
 
     def _move(self, dtype: str, source: Val, target: Val) -> None:
         """The elements after the whole blocks, one by one."""
@@ -217,11 +231,13 @@ class _Straight(_Work):
 
     def kept(self, index: Val) -> Val:
         """In the target itself where that is fp32, but for the lanes after the whole blocks."""
-        whole = self.go == "f32" and index is not self.blocks
+        whole = self.go == "f32" and index is not self.blocks and not self.past_caches
         return (self.target if whole else self.row) + index * 4
 
     def ahead(self, index: Val, what: str) -> None:
-        """The next row of the source, or where this one's results go."""
+        """The next row of the source, or where this one's results go (if it must come at all)."""
+        if what == "target" and self.past_caches:
+            return
         k, last = self.k, OUTER - 1
         following = self.source + k.field(self.desc, _SOURCE + 1 + last)
         base, dtype = (following, self.come) if what == "source" else (self.target, self.go)
@@ -239,7 +255,8 @@ class _Straight(_Work):
                             self.ahead(i, ahead)
                         places = [i + block * LANES for block in range(blocks)]
                         for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
-                            k.store_f32(result, self.target + place * SIZE[self.go], self.go)
+                            past = self.past_caches and blocks > 1
+                            k.store_f32(result, self.target + place * SIZE[self.go], self.go, past)
             with bound, k.loop(self.blocks, step=LANES) as i:
                 result = saturated(k, value(i, self.load(i)), flag, self.go)
                 k.store_f32(result, self.target + i * SIZE[self.go], self.go)

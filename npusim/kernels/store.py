@@ -38,6 +38,7 @@ FAMILIES = {
     "pool": "npusim.kernels.pool",
     "map": "npusim.kernels.elementwise",
     "flat": "npusim.kernels.elementwise",
+    "stream": "npusim.kernels.elementwise",
     "copy": "npusim.kernels.move",
     "gather": "npusim.kernels.move",
     "lanes": "npusim.kernels.lanes",

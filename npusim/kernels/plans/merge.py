@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from metadef.program import Operand, Program, Region
 from npusim.kernels.desc import Call
 
-_CAST = re.compile(r"flat:(f16|bf16|f32):(?:f16|bf16|f32):x0")
+_CAST = re.compile(r"(?:flat|stream):(f16|bf16|f32):(?:f16|bf16|f32):x0")
 _PARAMETER = re.compile(r"\bp\d\b")
 
 
@@ -66,7 +66,7 @@ def _merged(
 def _expression(call: Call) -> str:
     """The expression of `x0` alone that a dense element-wise call computes, or nothing."""
     family, *types, text = call.kernel.split(":", 3)
-    plain = family == "flat" and types[0] == types[1] and types[0] in ("f16", "bf16", "f32")
+    plain = family in ("flat", "stream") and types[0] == types[1] and types[0] in ("f16", "bf16", "f32")
     return text if plain and not _PARAMETER.search(text) else ""
 
 

@@ -3,9 +3,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from npusim.kernels.elementwise import View, elementwise, merged
+from npusim.kernels import elementwise as elementwise_module
+from npusim.kernels.cpu import last_cache_bytes
+from npusim.kernels.elementwise import View, elementwise, merged, passes_caches
 from npusim.kernels.expressions import functions
-from tests.npusim.kernels.inputs import address, run_both, values
+from npusim.kernels.weights import aligned
+from tests.npusim.kernels.inputs import address, run, run_both, values
 from tests.npusim.kernels.twins import DTYPES, assert_same, is_float, name_of
 
 SHAPES = [
@@ -189,3 +192,34 @@ def test_refusals() -> None:
         with pytest.raises(ValueError, match=r"expression|function|unknown name|unexpected"):
             kernel_address(elementwise(bad, [view], view, (4,)).kernel)
     assert "gelu" in functions()
+
+
+@pytest.mark.parametrize("expression", ["sigmoid(x0)", "relu(x0)", "less(x0,0.5)", "i64(x0)"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+@pytest.mark.parametrize("saturate", [False, True])
+def test_results_past_the_caches_have_the_bits_of_others(
+    expression: str, dtype: str, saturate: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elementwise_module, "last_cache_bytes", lambda: 1 << 16)
+    target = {"less": "b8", "i64(": "i64"}.get(expression[:4], dtype)
+    for count in (1 << 16, 70001):
+        x = values(rng, (count,), dtype, special=True)
+        results = []
+        for skip in (0, 1):  # one element off a cache line, results are stored as usual
+            room = aligned(np.zeros(count + 1, DTYPES[target]))
+            out = room[skip : count + skip]
+            view = View.dense(address(out), target, out.shape)
+            call = elementwise(expression, [View.dense(address(x), dtype, x.shape)], view, x.shape, (), saturate)
+            assert call.kernel.startswith(("stream:", "flat:")[skip])
+            run(call, threads=3)
+            results.append(out.tobytes())
+        assert results[0] == results[1]
+
+
+def test_only_what_exceeds_the_caches_goes_past_them() -> None:
+    memory = aligned(np.zeros(4096, np.float32))
+    view, onto = (View.dense(memory.ctypes.data + at, "f32", (512,)) for at in (0, 8192))
+    assert elementwise("relu(x0)", [view], onto, (512,)).kernel.startswith("flat:")
+    count = last_cache_bytes() // 8
+    assert passes_caches(count, [view], onto) and not passes_caches(count - 1, [view], onto)
+    assert not passes_caches(count, [view], view), "results that lie on an operand"

@@ -48,6 +48,8 @@ MORE = [
     *("matmul:i8:i32", "packb:i8:2", "tile:i8:1:1x6:16:64:raw", "tile:i8:2:1x14:16:64:raw", "tile:i8:1:1x6:0:64:raw"),
     *("fourier:input:bf16:20", "fourier:output:f16:20", "fourier:depthwise:bf16:bf16:20"),
     *("fourier:input:f32:48", "fourier:output:f32:48", "fourier:depthwise:f16:f16:48"),
+    *("stream:f16:f16:sigmoid(x0)", "stream:bf16:bf16:exp(x0)", "stream:f32:i64:x0", "softmax:f16:f16:plain:stream"),
+    *("softmax:f32:bf16:log:stream", "layernorm:f16:f16:f16:layer:stream", "layernorm:f32:f32:f32:rms:stream"),
     "reduce:f16:f16:l2:along",
     "reduce:bf16:bf16:max:across",
     "map:bf16,f32:bf16:pow(x0,x1)",

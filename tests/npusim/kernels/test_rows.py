@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from npusim.kernels import elementwise
 from npusim.kernels.rows import RowShape, layer_norm, softmax
+from npusim.kernels.weights import aligned
 from tests.npusim.kernels import twins
-from tests.npusim.kernels.inputs import address, run_both, values
+from tests.npusim.kernels.inputs import address, run, run_both, values
 from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded
 
 
@@ -98,3 +100,26 @@ def test_layer_norm(dtype: str, rms: bool, rng: np.random.Generator) -> None:
             exact = twins.layer_norm(x, g, b, 1e-3, rms)
             size = np.abs(twins.layer_norm(x, g, None, 1e-3, rms)) + 4 * np.abs(1.0 if g is None else g)
             assert_rounded(got, Exact(exact, size + np.abs(0 if b is None else b), 80 + n // 8))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "log", "layer"])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+def test_results_past_the_caches_have_the_bits_of_others(
+    kind: str, dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elementwise, "last_cache_bytes", lambda: 1 << 16)
+    for shape in ((64, 512), (33, 1056), (2, 40, 480)):
+        x = values(rng, shape, dtype, special=True)
+        gain = values(rng, shape[-1:], dtype)
+        results = []
+        for skip in (0, 1):  # one element off a cache line, results are stored as usual
+            out = aligned(np.zeros(x.size + 1, DTYPES[dtype]))[skip : x.size + skip]
+            places = RowShape.axis(shape, -1, (address(x), dtype), (address(out), dtype))
+            if kind == "layer":
+                call = layer_norm(*places, address(gain), address(gain), dtype, 1e-5)
+            else:
+                call = softmax(*places, log=kind == "log")
+            assert call.kernel.endswith(":stream") == (skip == 0)
+            run(call, threads=3)
+            results.append(out.tobytes())
+        assert results[0] == results[1]
