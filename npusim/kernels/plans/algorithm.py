@@ -25,7 +25,7 @@ from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 # Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
 # come from the last-level cache in a cycle, cycles for a vector of V to be made and for a vector of sums to be turned.
 _DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
-_DEPTHWISE_CYCLES = 0.85  # a multiply-add of a depthwise tile
+_DEPTHWISE_CYCLES, _ROW_PIXELS = 0.72, 9  # a multiply-add of a depthwise tile; pixels a row's tiles begin and end in
 _FILTER_BYTES_PER_CYCLE = 4.0
 _V_CYCLES, _SUM_CYCLES = 3.0, 3.0
 FFT = "fft_"
@@ -68,7 +68,7 @@ def _direct_cycles(shape: Conv2D) -> float:
     oh, ow = shape.out_hw
     taps = shape.n * oh * ow * prod(shape.kernel)
     if shape.groups > 1:
-        return taps * _vectors(shape.o) * _DEPTHWISE_CYCLES
+        return taps * (1 + _ROW_PIXELS / ow) * _vectors(shape.o) * _DEPTHWISE_CYCLES
     channels = shape.c if shape.c <= NARROW_LIMIT else -(-shape.c // 16) * 16
     return taps * channels * _vectors(shape.o) / 2 / _DIRECT_SHARE
 

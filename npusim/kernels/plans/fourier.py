@@ -21,11 +21,11 @@ from npusim.kernels.plans.site import Site
 
 _LEAST_TAPS = 25
 # Measured on an AVX2 machine: share of the multiply-add peak in products, cycles of a transform per pixel and level of
-# butterflies, bytes of spectra that come from or go to the last-level cache in a cycle, cycles of a call of a tile.
+# butterflies, bytes of filters and of spectra that come from or go to memory in a cycle, cycles of a call of a tile.
 _PRODUCT_SHARE = 0.8
 _LEVEL_CYCLES = 1.4
 _DEPTHWISE_LEVEL_CYCLES, _DEPTHWISE_LONG_CYCLES = 1.8, 2.6  # with the product; lines of two passes
-_BYTES_PER_CYCLE = 4.0
+_FILTER_BYTES_PER_CYCLE, _SPECTRA_BYTES_PER_CYCLE = 3.0, 6.0
 _TILE_CYCLES = 60.0
 
 
@@ -75,9 +75,9 @@ def _dense_cycles(shape: Conv2D, edge: int) -> float:
     products = products_of(edge) * tiles.out_groups * width * bands
     cycles = products * (pixels * tiles.groups * 16 / 2 / _PRODUCT_SHARE + runs * _TILE_CYCLES / 2)
     cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _LEVEL_CYCLES * _levels(edge)
-    spectra = tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2
-    filters = bands * 256 * tiles.groups * tiles.out_groups
-    return cycles + edge * edge * 4 * (spectra + filters) / _BYTES_PER_CYCLE
+    spectra = tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2 / _SPECTRA_BYTES_PER_CYCLE
+    filters = bands * 256 * tiles.groups * tiles.out_groups / _FILTER_BYTES_PER_CYCLE
+    return cycles + edge * edge * 4 * (spectra + filters)
 
 
 def _depthwise_cycles(shape: Conv2D, edge: int) -> float:
