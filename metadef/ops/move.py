@@ -97,6 +97,25 @@ def _view_reference(rule: InferRule) -> Reference:
     return reference
 
 
+def _infer_heads(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    x = operand(inputs)
+    shape, heads = x.origin_shape, attrs["heads"]
+    if attrs["join"] and len(shape) == 4 and shape[1] == heads:
+        return [plain((shape[0], shape[2], heads * shape[3]), x.dtype)]
+    if not attrs["join"] and len(shape) == 3 and shape[2] % heads == 0:
+        return [plain((shape[0], heads, shape[1], shape[2] // heads), x.dtype)]
+    expected = f"[B, {heads}, S, D]" if attrs["join"] else f"[B, S, a multiple of {heads}]"
+    raise InferError("heads do not fit x", code="E14001", expected=expected, got=str(list(shape)))
+
+
+def _heads_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
+    x = array(inputs)
+    if attrs["join"]:
+        return [x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)]
+    split = x.reshape(*x.shape[:2], attrs["heads"], -1)
+    return [np.ascontiguousarray(split.transpose(0, 2, 1, 3))]
+
+
 def _infer_transpose(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     x = operand(inputs)
     perm, rank = attrs["perm"], len(x.origin_shape)
@@ -220,6 +239,20 @@ _view(
     (Attr("axes", AttrKind.LIST_INT),),
     _infer_unsqueeze,
     "Adds axes of size 1, counted in the result's rank.",
+)
+
+register(
+    OpDef(
+        "FractalHeads",
+        (X_ANY,),
+        (Y,),
+        _infer_heads,
+        _heads_reference,
+        "[B, S, H*D] as [B, H, S, D], or back with join: no bytes move in FRACTAL_NZ where S and D fill fractals.",
+        (Attr("heads", AttrKind.INT, minimum=1), Attr("join", AttrKind.BOOL, False)),
+        inplace=((0, 0),),
+        cost=CostClass.VIEW,
+    )
 )
 
 _move("Identity", (), _infer_trans_data, _copy_reference, "The same values in memory of their own.")

@@ -8,27 +8,18 @@ operators move to FRACTAL_NZ where that takes fewer cycles, format changes at th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from metadef.error import TargetError
 from metadef.format import Format, TensorDesc
 from metadef.graph import Graph, Node, Tensor
-from metadef.passes.layout import NOT_ZERO_SAFE, is_scalar
-from metadef.passes.ub_fusion import is_elementwise
+from metadef.passes.fractal_nodes import is_able, is_heavy, neighbours, stretched, wants_fractals
+from metadef.passes.heads import join_heads
 from metadef.rewrite import GRAPH_FUSION, Pass, PassContext
 
 if TYPE_CHECKING:
     from metadef.select.trial import Trial
-
-PRODUCT = "BatchMatMulV2"
-"""Products that always work on fractals. The single product behind a classifier's mean gathers its few rows itself."""
-_FACTORS = (0, 1)
-"""Operands of a product that the cube multiplies."""
-_STRETCH = 4
-"""A row is stretched over all rows of a result only if that takes at most one part in so many of the result."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,8 @@ class HeavyFormatPropagation(Pass):
         if context.target.has_fixpipe:
             return False
         trial = Trial(context.target, context.options.conv)
-        heavy = {id(node): node for node in graph.nodes if is_product(node)}
+        join_heads(graph, context)
+        heavy = {id(node): node for node in graph.nodes if is_heavy(node)}
         if not heavy:
             return False
         for group in _groups(graph):
@@ -53,17 +45,9 @@ class HeavyFormatPropagation(Pass):
         return True
 
 
-def is_product(node: Node) -> bool:
-    """Whether a node is a product of floating-point matrices whose operands may lie in fractals."""
-    if node.domain != "ascend" or node.op_type != PRODUCT:
-        return False
-    descs = [node.output.desc, *(tensor.desc for tensor in node.inputs[:2] if tensor is not None)]
-    return all(desc.dtype.is_float and len(desc.origin_shape) >= 2 and desc.elements for desc in descs)
-
-
 def _groups(graph: Graph) -> list[list[Node]]:
     """Connected operators that can work on fractals and have a product beside them, in the graph's order."""
-    able = {id(node): node for node in graph.nodes if _is_able(node)}
+    able = {id(node): node for node in graph.nodes if is_able(node)}
     taken: set[int] = set()
     found = []
     for node in able.values():
@@ -71,81 +55,15 @@ def _groups(graph: Graph) -> list[list[Node]]:
             continue
         stack, members = [node], {id(node)}
         while stack:
-            for other in _neighbours(stack.pop()):
+            for other in neighbours(stack.pop()):
                 if id(other) in able and id(other) not in members:
                     members.add(id(other))
                     stack.append(other)
         taken |= members
         group = [item for item in able.values() if id(item) in members]
-        if any(is_product(other) for item in group for other in _neighbours(item)):
+        if any(is_heavy(other) for item in group for other in neighbours(item)):
             found.append(group)
     return found
-
-
-def _neighbours(node: Node) -> Iterator[Node]:
-    """Makers of the operands that have the result's rows, and readers of the result."""
-    for tensor in node.inputs:
-        if tensor is not None and tensor.producer is not None and tensor.desc.elements == node.output.desc.elements:
-            yield tensor.producer
-    for user, slot in node.output.uses:
-        if _wants(user, slot):
-            yield user
-
-
-def _wants(user: Node, slot: int) -> bool:
-    """Whether an operand of a node that works on fractals must lie in them."""
-    tensor = user.inputs[slot]
-    if tensor is None or is_scalar(tensor):
-        return False
-    if is_product(user):
-        return slot in _FACTORS
-    return slot == 0 or is_elementwise(user)
-
-
-def _is_able(node: Node) -> bool:
-    """Whether an operator can work on fractals of the last two axes."""
-    if node.domain != "ascend" or len(node.outputs) != 1 or not node.inputs or node.inputs[0] is None:
-        return False
-    desc, x = node.output.desc, node.inputs[0].desc
-    rank = len(desc.origin_shape)
-    plain = all(tensor is None or tensor.desc.is_plain for tensor in (*node.inputs, node.output))
-    if not plain or not desc.dtype.is_float or rank < 2 or not desc.elements:
-        return False
-    if node.op_type == "SoftmaxV2":
-        return [axis % rank for axis in node.attrs["axes"]] == [rank - 1]
-    if node.op_type == "LayerNorm":
-        return bool(node.attrs["begin_norm_axis"] % rank == rank - 1)
-    if node.op_type == "Reshape":
-        return x.origin_shape[-2:] == desc.origin_shape[-2:]
-    if not is_elementwise(node) or (node.op_type in NOT_ZERO_SAFE and not (_is_whole(desc) or _by_number(node))):
-        return False
-    operands = [tensor for tensor in node.inputs if tensor is not None]
-    return all(tensor.desc.dtype is desc.dtype and _fits(tensor, desc) for tensor in operands)
-
-
-def _by_number(node: Node) -> bool:
-    """Whether a node divides by one constant number, so that zeros stay zeros."""
-    divisor = node.inputs[1] if node.op_type == "RealDiv" else None
-    return divisor is not None and divisor.const is not None and is_scalar(divisor) and bool(divisor.const.all())
-
-
-def _is_whole(desc: TensorDesc) -> bool:
-    """Whether fractals of it have no padding."""
-    return desc.origin_shape[-1] % 16 == 0 and desc.origin_shape[-2] % 16 == 0
-
-
-def _fits(tensor: Tensor, result: TensorDesc) -> bool:
-    """Whether an operand can be laid over a result in fractals: a number, whole matrices, or one row for all."""
-    shape = tensor.desc.origin_shape
-    if is_scalar(tensor) or shape[-2:] == result.origin_shape[-2:]:
-        return True
-    row = len(shape) >= 2 and shape[-2] == 1 and shape[-1] == result.origin_shape[-1]
-    return row and not tensor.is_const and _STRETCH * prod(_stretched(shape, result)) <= result.elements
-
-
-def _stretched(shape: tuple[int, ...], result: TensorDesc) -> tuple[int, ...]:
-    """An operand's shape with the last two axes of a result that it is laid over."""
-    return *shape[:-2], *result.origin_shape[-2:]
 
 
 def _fractal(desc: TensorDesc, context: PassContext) -> TensorDesc:
@@ -157,8 +75,8 @@ def _operand(node: Node, slot: int, context: PassContext) -> TensorDesc:
     tensor = node.inputs[slot]
     assert tensor is not None
     shape = tensor.desc.origin_shape
-    if not is_product(node) and node.op_type != "Reshape":
-        shape = _stretched(shape, node.output.desc)
+    if not is_heavy(node) and node.op_type != "Reshape":
+        shape = stretched(shape, node.output.desc)
     return _fractal(replace(tensor.desc, origin_shape=shape), context)
 
 
@@ -184,7 +102,7 @@ def _cycles(group: list[Node], context: PassContext, trial: Trial) -> tuple[int,
     inside = {id(node) for node in group}
     totals = [0, 0]
     for node in group:
-        slots = [slot for slot in range(len(node.inputs)) if _wants(node, slot)]
+        slots = [slot for slot in range(len(node.inputs)) if wants_fractals(node, slot)]
         if node.op_type != "Reshape":
             totals[0] += trial.cycles(node)
             reads = {slot: _operand(node, slot, context) for slot in slots}
@@ -197,15 +115,15 @@ def _cycles(group: list[Node], context: PassContext, trial: Trial) -> tuple[int,
                 continue
             fractal = _operand(node, slot, context)
             flat = replace(tensor.desc, origin_shape=fractal.origin_shape)
-            if is_product(maker):
+            if is_heavy(maker):
                 totals[0] += trial.change(fractal, flat)
             else:
                 totals[1] += trial.change(flat, fractal)
         outside = [(user, slot) for user, slot in node.output.uses if id(user) not in inside]
         flat, fractal = node.output.desc, _fractal(node.output.desc, context)
-        to_products = any(is_product(user) and slot in _FACTORS for user, slot in outside)
+        to_products = any(is_heavy(user) and wants_fractals(user, slot) for user, slot in outside)
         totals[0] += trial.change(flat, fractal) if to_products else 0
-        elsewhere = not all(is_product(user) and slot in _FACTORS for user, slot in outside)
+        elsewhere = not all(is_heavy(user) and wants_fractals(user, slot) for user, slot in outside)
         totals[1] += trial.change(fractal, flat) if elsewhere else 0
     return totals[0], totals[1]
 
@@ -225,7 +143,7 @@ class _Writer:
             (id(node), slot): _operand(node, slot, self.context)
             for node in self.heavy.values()
             for slot in range(len(node.inputs))
-            if _wants(node, slot)
+            if wants_fractals(node, slot)
         }
         flat = {id(node.output): node.output.desc for node in self.heavy.values()}
         for node in self.heavy.values():

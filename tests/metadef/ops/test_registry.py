@@ -73,6 +73,7 @@ SAMPLES: dict[str, Sample] = {
     "PRelu": Sample(((2, 3, 5), (3, 1))),
     "PadD": Sample(((2, 3),), {"paddings": (1, 0, 2, 3), "constant_values": 1.5}),
     "ResizeNearestNeighborV2D": Sample(((2, 3, 4, 5),), {"size": (8, 15)}),
+    "FractalHeads": Sample(((2, 3, 8),), {"heads": 4}),
     "Reshape": Sample(((2, 3, 5),), {"shape": (5, -1)}),
     "RmsNorm": Sample(((2, 3, 7), (7,))),
     "SelectV2": Sample((BOOL, (2, 3), (3,))),
