@@ -402,7 +402,7 @@ def _cube_moves(
     if target.has_fixpipe:
         out[engine.T_COLD_RATE] = target.path(out_path).sustained_bytes_per_cycle
     bias_path = "GM->L1" if target.has_fixpipe else "GM->UB"
-    extra_cold = memory.cold_of(extra)
+    extra_cold = memory.cold_of(extra) * _unique_share(kernel, extra)
     return np.stack([
         transfer(
             target, a_path, cold=a_wait, to_memory=a_cold, residue=memory.in_residue(0), pitch=a_pitch,
@@ -418,6 +418,13 @@ def _cube_moves(
             target, "GM->UB", cold=extra_cold, to_memory=extra_cold, residue=memory.in_residue(extra), pitch=out_pitch
         ),
     ])  # fmt: skip
+
+
+def _unique_share(kernel: Kernel, port: int) -> float:
+    """Bytes of an epilogue's operand by those read: one laid over several products is in L2 after the first."""
+    operand = kernel.inputs[port]
+    assert operand is not None
+    return min(1.0, operand.payload_bytes / max(kernel.outputs[0].elements * operand.dtype.bytes, 1))
 
 
 def _missing(memory: MemoryState, port: int, first: float, again: float) -> float:
