@@ -49,6 +49,12 @@ def known_targets() -> list[str]:
     return sorted(path.stem for path in _HERE.glob("*.yaml"))
 
 
+@cache
+def other_names() -> Mapping[str, str]:
+    """What chips that come with the package are called besides their names, and the chip that is meant."""
+    return {str(other): name for name in known_targets() for other in _parse(_HERE / f"{name}.yaml").get("also", ())}
+
+
 def load_target(soc: str) -> Target:
     """The chip of that name (or another name of it), or of the YAML file at that path.
 
@@ -242,9 +248,9 @@ class Target:
 @cache
 def _load_name(soc: str) -> Target:
     known = known_targets()
-    name = soc if soc in known else _other_names().get(soc.lower())
-    if name is not None:
-        return _load_path(_HERE / f"{name}.yaml")
+    meant = [name for other, name in other_names().items() if other.lower() == soc.lower()]
+    if soc in known or meant:
+        return _load_path(_HERE / f"{soc if soc in known else meant[0]}.yaml")
     if soc.lower() == "ascend910b":
         parts = [name for name in known if name.startswith("Ascend910B") and name != _FIRST_GENERATION]
         raise TargetError(
@@ -256,12 +262,6 @@ def _load_name(soc: str) -> Target:
     close = near_misses(soc, known)
     hint = suggest(soc, known) + (f" known: {', '.join(known)};" if close else ";")
     raise TargetError(f"unknown chip '{soc}'", got=soc, hint=hint + " a path to your own YAML file works too")
-
-
-@cache
-def _other_names() -> dict[str, str]:
-    """Chips by what else they are called, in small letters."""
-    return {other.lower(): name for name in known_targets() for other in _parse(_HERE / f"{name}.yaml").get("also", ())}
 
 
 def _load_path(path: Path) -> Target:

@@ -187,8 +187,10 @@ DTYPES = {
     "BOOL": DType.BOOL, "INT8": DType.INT8, "int32": DType.INT32,
     "uint8": DType.UINT8, "uint16": DType.UINT16, "int64": DType.INT64, "NUMBER_TYPE_BEGIN": DType.BOOL,
     "UINT8": DType.UINT8, "UINT16": DType.UINT16, "bool": DType.BOOL, "DOUBLE": DType.DOUBLE,
-    "tf32": DType.FLOAT,
+    "tf32": DType.FLOAT, "mxfp8": DType.INT8,
 }  # fmt: skip
+"""Element types by their names in the data. Eight-bit floats multiply and move as bytes do; their scales, one for 32
+values, are left out."""
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:

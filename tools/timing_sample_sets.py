@@ -134,7 +134,7 @@ def _products(row: dict[str, str], target: Target) -> float | None:
     chain = Chain(target)
     lead = (batch,) if batch > 1 else ()
     a, b = chain.value((*lead, m, k), dtype), chain.value((*lead, k, n), dtype)
-    cores = int(row["block_dim"])
+    cores = int(row["block_dim"] or target.cube_cores)
     product(
         chain, a, b, m, n, k, batch=batch, finish=finish, out=DType.FLOAT16,
         block_dim=cores if cores < target.cube_cores else None,

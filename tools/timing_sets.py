@@ -261,6 +261,7 @@ SETS: dict[str, Callable[[Path], Sample]] = {
     "matmul_16bit_910b": matmuls(("float16", "bfloat16", "FLOAT16", "DT_BF16")),
     "matmul_fp32_910b": matmuls(("float32", "FLOAT", "tf32")),
     "matmul_int8_910b": matmuls(("int8", "INT8")),
+    "matmul_8bit_950": matmuls(("mxfp8",)),
     "conv_910b": convolutions,
     "vector_traces_910b": profiled(lambda row: protocol(row) == "trace"),
     "vector_loops_910b": profiled(lambda row: protocol(row) == "loop"),

@@ -26,11 +26,15 @@ MEASUREMENTS = (
     ("first generation: convolutions alone", "conv_910"),
     ("first generation: products alone", "matmul_910"),
     ("310P3: whole networks", "networks_310p3"),
+    ("950: transfers over one path", "instr_mov:950"),
+    ("950: cube instructions", "instr_mmad:950"),
+    ("950: sample kernels, copies, additions", "kernel_pipes:950"),
+    ("950: benchmark cases, composed ones included", "op_bench_cases:950"),
 )
 """What a line of the table says, and the set it is taken from."""
 TYPES_LEFT_OUT = (
     ("910B: operators of profiles, the type taken as unknown", "op_profiler_910b"),
-    ("910B: benchmark cases, their types taken as unknown", "op_bench_cases"),
+    ("910B and 950: benchmark cases, their types taken as unknown", "op_bench_cases"),
     ("first generation: operators, the type taken as unknown", "op_trace_910_gen1"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadef.target import known_targets, load_target
+from metadef.target import known_targets, load_target, other_names
 from npusim.report.units import show_bytes
 
 
@@ -16,6 +16,7 @@ def chip_rows() -> list[dict[str, Any]]:
         rows.append(
             {
                 "soc": target.soc,
+                "also": [other for other, meant in other_names().items() if meant == name],
                 "cube_cores": target.cube_cores,
                 "vector_cores": target.vector_cores,
                 "coupled": target.coupled,
@@ -55,7 +56,7 @@ def print_chips(rows: list[dict[str, Any]], console: Any) -> None:
     for row in rows:
         buffers = row["buffer_bytes"]
         table.add_row(
-            row["soc"],
+            ", ".join([row["soc"], *row["also"]]),
             str(row["cube_cores"]),
             "shared" if row["coupled"] else str(row["vector_cores"]),
             f"{row['clock_mhz']:.0f} MHz",

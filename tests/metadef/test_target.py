@@ -5,7 +5,7 @@ import pytest
 from metadef import target
 from metadef.dtype import DType
 from metadef.error import TargetError
-from metadef.target import DEFAULT_SOC, SURENESS, known_targets, load_target
+from metadef.target import DEFAULT_SOC, SURENESS, known_targets, load_target, other_names
 
 
 @pytest.mark.parametrize("soc", known_targets())
@@ -74,6 +74,7 @@ def test_the_first_generation_saturates_and_has_no_fixpipe():
 def test_other_names_of_a_chip_mean_the_same_chip(tmp_path):
     chip = load_target("Ascend950PR")
     assert load_target("Ascend910_95") == load_target("ascend950") == chip
+    assert other_names()["Ascend950"] == chip.soc and not set(other_names()) & set(known_targets())
     assert (chip.coupled, chip.has_registers, chip.has_direct_path) == (False, True, True)
     assert chip.buffer_bytes["UB"] == 248 << 10 and chip.value("memory.l2_line_bytes") == 128
     assert not any(load_target(name).has_registers for name in ("Ascend910B3", "Ascend310P3"))
