@@ -58,6 +58,14 @@ def model_options(function: F) -> F:
                 type=click.Path(dir_okay=False),
                 help="Passes to switch off: lines PassName:off, or ATC's JSON form.",
             ),
+            click.option(
+                "--numerics",
+                default="exact",
+                show_default=True,
+                type=click.Choice(["exact", "fast"]),
+                help="How this computer may compute direct convolutions: fast allows Winograd's larger tiles and, for "
+                "large windows, Fourier transforms; a pixel's error then is that of its tile.",
+            ),
             click.option("--threads", default=2, show_default=True, type=click.IntRange(1, 256), help="Host threads."),
         )
     ):
@@ -154,6 +162,7 @@ def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
         soc=options["soc"],
         precision=options["precision"],
         threads=threads,
+        numerics=options["numerics"],
         disabled_passes=frozenset(options["disabled"]) | _switched_off(options.get("switch_file")),
         conv=options["conv"],
         dims={name: _integer(name, value) for name, value in map(_pair, options["dims"])},

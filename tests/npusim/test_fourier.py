@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from click.testing import CliRunner
 
 from metadef.dtype import DType
 from metadef.format import Format
 from metadef.graph import Graph
 from npusim import InferenceSession, SessionOptions
+from npusim.cli import commands
 from npusim.explain import Explainer
 from npusim.kernels.conv import Conv2D
 from npusim.kernels.plans.algorithm import host_algorithm
@@ -91,6 +94,17 @@ def test_explanations_name_the_transforms_and_their_tiles():
     facts = next(facts for facts in explainer.node(task.name).tasks if facts.task == task.id)
     edge = best_edge(Conv2D(1, CHANNELS, SIZE, SIZE, CHANNELS, (7, 7), pads=(3, 3, 3, 3)))[0]
     assert facts.algorithm == "direct" and facts.host.startswith(f"fft_{edge}, kernel fourier:input:f16:{edge}, ")
+
+
+def test_command_line_allows_and_names_them(tmp_path):
+    weights = np.ones((CHANNELS, CHANNELS, 9, 9), np.float32)
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], "large", pads=[4] * 4)
+    values = [onnx.helper.make_tensor_value_info(name, 1, [1, CHANNELS, SIZE, SIZE]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [onnx.numpy_helper.from_array(weights, "w")])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    for more, found in (((), "direct"), (("--numerics", "fast"), "fft_")):
+        done = CliRunner().invoke(commands, ["explain", str(tmp_path / "m.onnx"), "large", *more])
+        assert done.exit_code == 0 and f"  host       {found}" in done.output, done.output
 
 
 def test_checked_memory_finds_nothing():
