@@ -160,3 +160,11 @@ class Kernel:
         from metadef.ops.channels import lane_maps
 
         return lane_maps(self) is not None
+
+    @cached_property
+    def picks_elements(self) -> bool:
+        """Whether a slice takes single elements of plain rows: every second, say."""
+        from metadef.ops.slicing import slice_ranges
+
+        x = self.inputs[0] if self.op_type == "StridedSliceD" else None
+        return x is not None and x.is_plain and x.shape != () and slice_ranges(x.origin_shape, self.attrs)[-1][1] != 1

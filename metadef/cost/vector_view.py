@@ -490,7 +490,8 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
         return _lane_kernel(kernel, target)
     if kernel.op_type == "ResizeBilinearV2D":
         return _bilinear_kernel(kernel, work, target)
-    y = kernel.outputs[0]
+    x, y = kernel.inputs[0], kernel.outputs[0]
+    assert x is not None
     elements = _stored_elements(y)
     units, unit_elements = _units(kernel, elements)
     run, exchanged = _runs(kernel)
@@ -501,7 +502,7 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     fractals = kernel.op_type == "TransData" and not exchanged
     for port, desc in enumerate(kernel.inputs):
         if desc is not None:
-            pieces = 0.0 if exchanged or fractals else max(desc.payload_bytes / run_bytes, 1.0)
+            pieces = 0.0 if exchanged or fractals or kernel.picks_elements else max(desc.payload_bytes / run_bytes, 1.0)
             loads.append(Stream(port, desc.payload_bytes, pieces, 0 if exchanged else run_bytes))
     stores = tuple(Stream(port, desc.payload_bytes) for port, desc in enumerate(kernel.outputs))
     deal = 1
@@ -510,6 +511,8 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
     elif fractals:
         listed += _fractal_work(kernel, elements, target)
         deal = ceil(units / _strips(kernel)) if target.coupled else 1
+    elif kernel.picks_elements:
+        listed += _turned_work(elements + _stored_elements(x), size, target)
     elif run_bytes % BLOCK_BYTES:
         rows = elements / run
         if run_bytes < BLOCK_BYTES:
@@ -522,6 +525,19 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
         else:
             listed.append(_odd_rows(target, rows, run))
     return VectorView(units, unit_elements, tuple(loads), stores, tuple(listed), rows=0, row_bytes=run_bytes, deal=deal)
+
+
+def _turned_work(elements: int, size: int, target: Target) -> list[Work]:
+    """Blocks of 16 x 16 that are turned to pick rows of them, and turned back.
+
+    The transposing instruction takes sixteen row addresses on either side, so that picking rows costs nothing more.
+    """
+    listed = [Work("transpose", size, bytes=elements * size)]
+    if size > 2:
+        per_block = target.value("vector.block_move_cycles")
+        blocks = elements / FRACTAL_ROWS
+        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
+    return listed
 
 
 def _exchanged_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
@@ -632,20 +648,12 @@ def _sum_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
 
 
 def _lane_kernel(kernel: Kernel, target: Target) -> VectorView:
-    """Single lanes of NC1HWC0: blocks are turned so that channels are rows, and turned back with others beside them.
-
-    The transposing instruction takes sixteen row addresses on either side, so that picking rows costs nothing more.
-    """
+    """Single lanes of NC1HWC0: blocks are turned so that channels are rows, and turned back with others beside them."""
     sides = [[desc for desc in side if desc is not None] for side in (kernel.inputs, kernel.outputs)]
     elements = sum(_stored_elements(desc) for desc in kernel.outputs)
     units, unit_elements = _units(kernel, elements)
     size = kernel.outputs[0].dtype.bytes
     turned = elements + sum(_stored_elements(desc) for desc in sides[0])
-    listed = [Work("transpose", size, bytes=turned * size)]
-    if size > 2:
-        per_block = target.value("vector.block_move_cycles")
-        blocks = turned / FRACTAL_ROWS
-        listed.append(Work("copy", size, repeats=blocks, calls=0.0, cycles_per_repeat=per_block))
     loads, stores = (
         tuple(
             Stream(port, desc.payload_bytes, prod(desc.shape[:3]), prod(desc.shape[3:]) * size)
@@ -653,7 +661,7 @@ def _lane_kernel(kernel: Kernel, target: Target) -> VectorView:
         )
         for side in sides
     )
-    return VectorView(units, unit_elements, loads, stores, tuple(listed))
+    return VectorView(units, unit_elements, loads, stores, tuple(_turned_work(turned, size, target)))
 
 
 def _gather_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:

@@ -164,3 +164,12 @@ def test_rows_off_32_bytes_are_transposed_by_two_stores_each(side, cycles):
     kernel = Kernel("TransposeD", Engine.VECTOR, (x,), (y,), {"perm": (0, 2, 1, 3, 4)})
     work = VectorView.of(kernel, P3).work
     assert sum(item.odd_cycles for item in work) == 2 * 60 * cycles
+
+
+@pytest.mark.parametrize(("stride", "turned"), [((1, 2), True), ((2, 1), False), ((1, -1), True)])
+def test_a_slice_that_picks_single_elements_turns_blocks(stride, turned):
+    x, y = TensorDesc((8, 64, 64), FP16), TensorDesc((8, *(64 // abs(step) for step in stride)), FP16)
+    first = tuple(63 if step < 0 else 0 for step in (1, *stride))
+    attrs = {"begin": first, "end": (8, 64, 64), "strides": (1, *stride), "begin_mask": 0, "end_mask": 4}
+    work = VectorView.of(Kernel("StridedSliceD", Engine.VECTOR, (x,), (y,), attrs), P3).work
+    assert [item.bytes for item in work] == ([x.payload_bytes + y.payload_bytes] if turned else [])
