@@ -21,6 +21,7 @@ from npusim.kernels.winograd_code import OWN_FIELDS
 _SLACK_PIXELS = 16
 # Between the planes of V and of the sums: without it they would often meet in the same sets of the caches.
 _STAGGER_BYTES = 320
+_SHARE_OF_L3 = 2.5  # level-2 caches
 _LEAST_MACS = 1_500_000
 _PARTS = 4  # fewer than direct convolution's: every split of the output channels transforms the image again
 
@@ -78,19 +79,23 @@ class Bands:
         return pixels, v, sums, finished
 
     def _choose(self, shape: Conv2D, weight_bytes: int) -> tuple[int, int]:
-        """Rows of tiles per band and splits: enough parts, least traffic, scratch within half of L2."""
+        """Rows of tiles per band and splits: enough parts, least traffic, scratch near half of L2.
+
+        What does not fit L2 is read again by every unit from the last-level cache, up to a core's share of it.
+        """
         wanted = max(1, min(_PARTS, shape.macs // _LEAST_MACS))
         best: tuple[float, int, int] | None = None
         for rows in sorted({-(-self.rows // bands) for bands in range(1, self.rows + 1)}):
             bands = -(-self.rows // rows)
-            pressure = max(0, sum(self.bytes(rows)) - l2_bytes() // 2)
+            scratch = sum(self.bytes(rows))
+            pressure = max(0, scratch - l2_bytes() // 2) * 8 + max(0, scratch - _SHARE_OF_L3 * l2_bytes()) * 40
             for splits in (1, 2, 3, 4, 6, 8):
                 if splits > self.units[1]:
                     continue
                 missing = max(0, wanted - shape.n * bands * splits)
                 transform = splits * self.planes * self.groups * self.rows * self.columns * PIXEL
                 idle = (bands * rows - self.rows) * self.columns * weight_bytes * 0.1
-                cost = transform + bands * weight_bytes * 0.5 + pressure * 40 + missing * 1e6 + idle
+                cost = transform + bands * weight_bytes * 0.5 + pressure + missing * 1e6 + idle
                 if best is None or cost < best[0]:
                     best = cost, rows, splits
         assert best is not None
