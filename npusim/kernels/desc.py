@@ -75,10 +75,25 @@ def float_bits(value: float) -> int:
 
 
 def task_table(calls: Iterable[Call]) -> np.ndarray:
-    """int64 [n, 3] table of the calls, all kernels compiled or loaded."""
+    """int64 [n, 3] table of the calls, all kernels compiled or loaded, descriptors moved together."""
     items = list(calls)
     prepare(c.kernel for c in items)
+    _lay_together(items)
     return np.array([c.row() for c in items], np.int64).reshape(-1, 3)
+
+
+def _lay_together(calls: Sequence[Call]) -> None:
+    """Put the descriptors of calls that no table holds yet one behind the other, in the order they are read.
+
+    A chain of small tasks waits for little else than the memory its descriptors lie in.
+    """
+    loose = list({id(call): call for call in calls if call.desc.base is None}.values())
+    block = np.empty(sum(call.desc.size for call in loose), np.int64)
+    end = 0
+    for call in loose:
+        first, end = end, end + call.desc.size
+        block[first:end] = call.desc
+        call.desc = block[first:end]
 
 
 def int64_table(rows: Sequence[Sequence[int]] | Sequence[int]) -> np.ndarray:

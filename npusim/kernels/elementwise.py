@@ -178,21 +178,33 @@ def _scalars(k: Kernel, desc: Val, first: int, expression: str) -> dict[str, Val
 
 
 def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str, past_caches: bool) -> None:
-    """Descriptor: chunk, elements, saturation, addresses, parameters."""
+    """Descriptor: chunk, elements, saturation, addresses, parameters. What is less than a block has its own function,
+    so that small tasks of whole blocks need neither its registers nor its buffers."""
+    with k.function("rest", [I64] * 2) as (desc, part):
+        flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression)
+        _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
     with k.main() as (desc, part, _ctx):
-        lo = part * k.field(desc, 1)
-        count = k.minimum(k.field(desc, 2) - lo, k.field(desc, 1))
-        flag, never = k.field(desc, 3), k.const(0, I1)
-        operands = []
-        for number, dtype in enumerate(dtypes):
-            base, size = k.field(desc, 4 + number) + lo * SIZE[dtype], k.const(SIZE[dtype])
-            operands.append(_Operand(dtype, number, base, k.alloca(LANES * 8), [size, size], never))
-        scalars = _scalars(k, desc, 4 + len(dtypes), expression)
+        flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression, spare=False)
         steps = [k.const(LANES * SIZE[dtype]) for dtype in dtypes]
         _emit_blocks(k, flag, count >> 4, steps, operands, expression, scalars, past_caches)
-        _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
+        with k.when((count & (LANES - 1)).ne(0)):
+            k.call("rest", desc, part)
         if past_caches:
             k.fence()
+
+
+def _flat_part(
+    k: Kernel, desc: Val, part: Val, dtypes: Sequence[str], expression: str, spare: bool = True
+) -> tuple[Val, Val, list[_Operand], dict[str, Val]]:
+    """Saturation flag, number of elements, operands and parameters of a part; buffers only where there is a rest."""
+    lo = part * k.field(desc, 1)
+    count = k.minimum(k.field(desc, 2) - lo, k.field(desc, 1))
+    operands = []
+    for number, dtype in enumerate(dtypes):
+        base, size = k.field(desc, 4 + number) + lo * SIZE[dtype], k.const(SIZE[dtype])
+        buffer = k.alloca(LANES * 8) if spare else k.const(0)
+        operands.append(_Operand(dtype, number, base, buffer, [size, size], k.const(0, I1)))
+    return k.field(desc, 3), count, operands, _scalars(k, desc, 4 + len(dtypes), expression)
 
 
 def split_box(k: Kernel, desc: Val, part: Val, split: int, chunk: int, first: int, rank: int) -> tuple[list[Val], Val]:
