@@ -6,6 +6,7 @@ The first generation's, and those that both generations have; :data:`SIGNATURES`
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from metadef.cost.signature import ELEMENTWISE, SIGMOID, SLOW, Deal, Moves, Rows, Signature, last, planes, times
 from metadef.cost.signatures_910b import SECOND_GENERATION
@@ -95,21 +96,28 @@ def find_signature(op_type: str) -> Signature | None:
 def default_signature(kind: str, without: str = "") -> Signature:
     """A cost class's list for a type that nobody declared: the median of the class's other types.
 
-    Where the class has no other type the element-wise one stands in.
+    Where the class has no other type the element-wise list stands in, moved as the class moves.
     """
     known = {item for item in (*TABLE, *SECOND_GENERATION) if item.kind == kind and without not in item.types}
     if not known:
-        return default_signature(ELEMENTWISE)
-    lengths = sorted(sum(SLOW.get(name, 1) for name in item.work) for item in known)
-    calls = sorted(item.row_calls for item in known)
+        stand_in = default_signature(ELEMENTWISE)
+        return replace(stand_in, moves=Moves(kind)) if kind in {item.value for item in Moves} else stand_in
     most = max(known, key=lambda item: (sum(item.deal is other.deal for other in known), item.types))
     wide = 2 * sum(item.fp32 for item in known) >= len(known)
     return replace(
         most,
         types=("",),
-        work=times(lengths[len(lengths) // 2]),
-        row_calls=calls[len(calls) // 2],
+        work=times(_usual([sum(SLOW.get(name, 1) for name in item.work) for item in known])),
+        row_calls=_usual([item.row_calls for item in known]),
         fp32=wide,
         serial=False,
         wide_work=(),
+        odd_work=(),
+        scalar=_usual([item.scalar for item in known]),
+        setup=_usual([item.setup for item in known]),
     )
+
+
+def _usual(values: list[Any]) -> Any:
+    """The median; of two the smaller, so that one type with scalar code beside its list is no rule."""
+    return sorted(values)[(len(values) - 1) // 2]

@@ -3,8 +3,9 @@
 import pytest
 
 from metadef.cost.run import run_kernel
+from metadef.cost.signature import ELEMENTWISE, Moves
 from metadef.cost.signature_view import signature_kernel
-from metadef.cost.signatures import SIGNATURES, Deal, Rows, find_signature
+from metadef.cost.signatures import SIGNATURES, Deal, Rows, default_signature, find_signature
 from metadef.cost.vector_view import VectorView
 from metadef.dtype import DType
 from metadef.error import OperatorError
@@ -75,3 +76,13 @@ def test_clears_by_few_cores_are_small():
     one = run_kernel(signature_kernel("AtomicAddrClean", (cleared,), (), G1, block_dim=1), G1)
     all_cores = run_kernel(signature_kernel("AtomicAddrClean", (cleared,), (), G1, block_dim=30), G1)
     assert one.moved["UB->GM"] < 1024 < all_cores.moved["UB->GM"]
+
+
+def test_a_class_without_another_type_moves_as_the_class_does():
+    only = default_signature("elements", "Transpose")
+    assert only.moves is Moves.ELEMENTS and only.work == default_signature(ELEMENTWISE).work
+
+
+def test_the_list_of_a_class_does_not_take_scalar_code_from_one_type():
+    fill = default_signature("written", "AtomicAddrClean")
+    assert fill.moves is Moves.WRITTEN and fill.setup == 0 and fill.work == ("add", "add")
