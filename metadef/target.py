@@ -200,6 +200,11 @@ class Target:
         return not self.coupled and "L0C->UB" in self.paths
 
     @property
+    def vector_share(self) -> int:
+        """Vector cores that belong to a cube core."""
+        return max(self.vector_cores // self.cube_cores, 1)
+
+    @property
     def vector_mnemonics(self) -> list[str]:
         """Instructions of the vector table, sorted."""
         head = "vector.instructions."

@@ -131,6 +131,9 @@ def _products(row: dict[str, str], target: Target) -> float | None:
     dtype = DType.INT8 if row["dtype"] == "fp4" else DTYPES[row["dtype"]]
     finish = ("Gelu",) if "gelu" in row["kernel"] else ("Dequant", "Gelu") if "quant" in row["kernel"] else ()
     finish = ("Relu",) if "relu" in row["kernel"] else finish
+    if row["mix_block_dim"]:
+        vector_cores = target.cube_cores * int(row["mix_block_dim"]) // int(row["block_dim"])
+        target = replaced(target, {"cores.vector": vector_cores or target.vector_cores})
     chain = Chain(target)
     lead = (batch,) if batch > 1 else ()
     a, b = chain.value((*lead, m, k), dtype), chain.value((*lead, k, n), dtype)
@@ -200,7 +203,7 @@ def _scan(chain: Chain, elements: int, side: int, dtype: DType, *, again: bool) 
     lines = TensorDesc((tiles * side, side), DType.FLOAT)
     add_up = Signature((), ("add", "cast"), 3, Rows.LAST, Deal.ROWS)
     result = TensorDesc((tiles * side, side), half)
-    carry = vector_stage("ScanRows", (lines,), result, add_up, 2 * cores, target)
+    carry = vector_stage("ScanRows", (lines,), result, add_up, target.vector_share * cores, target)
     rounds = ceil_div(tiles, cores)
     stages = (
         Stage(multiply, (0, None), (1.0, triangle.payload_bytes / max(block.payload_bytes, 1))),

@@ -72,7 +72,7 @@ def _together(
         moved.update(run.moved)
         core_moved.update(run.core.moved)
     cores = runs[0].cores
-    started = cores + min(2 * cores, target.vector_cores)
+    started = cores + min(target.vector_share * cores, target.vector_cores)
     core = CoreRun(
         cycles=total,
         why=dict(why),

@@ -65,7 +65,7 @@ class Mixed:
 
     def placed(self, target: Target) -> list[Kernel]:
         """Kernels of the stages; workspaces stay in the core if it has a direct path and its UB holds a round's."""
-        room = target.buffer_bytes["UB"] * target.vector_cores // target.cube_cores
+        room = target.buffer_bytes["UB"] * target.vector_share
         dealt = self.rounds * max((stage.kernel.block_dim for stage in self.stages if stage.on_cube), default=1)
         small = all(desc.payload_bytes <= room * dealt for stage in self.stages for desc in stage.spaces)
         return [stage.inside if target.has_direct_path and small else stage.kernel for stage in self.stages]
@@ -92,9 +92,8 @@ def _epilogue(kernel: Kernel, tile: CubeTile, target: Target) -> Mixed:
     product = replace(kernel, fused=(), inputs=own, outputs=(workspace,))
     names = (*view.epilogue, *["cast"] * (result.dtype.bytes < 4))
     extra = tuple(desc for port in operands if (desc := kernel.inputs[port]) is not None)
-    finish = vector_stage(
-        "CubeEpilogue", (workspace, *extra), result, Signature((), names), 2 * kernel.block_dim, target
-    )
+    cores = target.vector_share * kernel.block_dim
+    finish = vector_stage("CubeEpilogue", (workspace, *extra), result, Signature((), names), cores, target)
     piece = piece_of(view, tile)
     rounds = piece.batch * ceil_div(piece.m, tile.m0) * ceil_div(piece.n, tile.n0)
     stages = (Stage(product, tuple(range(len(own)))), Stage(finish, (None, *operands), final=True))

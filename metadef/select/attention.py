@@ -132,7 +132,7 @@ class _Deal:
         """A stage over the rows of all rounds, as many on every core as on the fullest."""
         lines = TensorDesc((self.pieces * self.share * self.blocks * self.rows, width), DType.FLOAT)
         result = TensorDesc(lines.shape, self.dtype)
-        return vector_stage(name, (lines,), result, signature, 2 * self.pieces, target)
+        return vector_stage(name, (lines,), result, signature, target.vector_share * self.pieces, target)
 
 
 def _most_batches(table: dict[str, np.ndarray]) -> np.ndarray:

@@ -115,7 +115,7 @@ def _epilogue_workspace(kernel: Kernel, choice: CubeChoice, target: Target) -> i
     if target.coupled or all(item.op_type in FIXPIPE_OPS and item.operand is None for item in kernel.fused):
         return 0
     tile_bytes = choice.tile.m0 * choice.tile.n0 * L0C_BYTES
-    room = target.buffer_bytes["UB"] * target.vector_cores // target.cube_cores
+    room = target.buffer_bytes["UB"] * target.vector_share
     if target.has_direct_path and tile_bytes <= room:
         return 0
     return 2 * choice.block_dim * tile_bytes

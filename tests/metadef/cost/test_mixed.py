@@ -112,3 +112,13 @@ def test_what_the_cube_reads_next_comes_from_ub():
 def test_a_workspace_beyond_ub_passes_memory():
     run = run_mixed(PRODUCT, Mixed(next_stages(final=True), rounds=1), replaced(NEXT, {"buffers.UB": 65536}), WARM)
     assert "L0C->UB" not in run.moved and run.moved["GM->UB"] == 1024 * 1024 * 4
+
+
+def test_fewer_vector_cores_a_core_take_longer():
+    """Two vector cores belong to a cube core; a chip, or a kernel, with one of them has half the hands."""
+    one = replaced(NEXT, {"cores.vector": NEXT.cube_cores})
+    kernel = fused("Gelu")
+    assert (NEXT.vector_share, one.vector_share, P3.vector_share) == (2, 1, 1)
+    finish, half = (mixed_of(kernel, chip).stages[1].kernel.block_dim for chip in (NEXT, one))
+    assert finish == 2 * half == 2 * kernel.block_dim
+    assert run_kernel(kernel, NEXT).core.cycles <= run_kernel(kernel, one).core.cycles
