@@ -39,7 +39,7 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
         problems = list(placement_problems(schedule, plan, facts))
         if not problems:
             runner = _Runner(schedule, Touches(schedule, facts), facts)
-            for world in _worlds(schedule):
+            for world in _worlds(facts.columns.labels):
                 runner.run(world)
             problems = list(runner.problems.values())
     if problems:
@@ -54,9 +54,7 @@ class _Runner:
         self.problems: dict[str, Problem] = {}
         self.given = facts.weight | facts.columns.of_kind(TensorKind.INPUT)
         self.fixed = self.given.copy()
-        self.fixed[[touches.place[t] for t in schedule.inputs]] = True
-        self.step_labels = [step.branch for step in schedule.steps]
-        self.tensor_labels = [tensor.branch for tensor in schedule.tensors]
+        self.fixed[facts.columns.places(schedule.inputs)] = True
         self.order = _unrolled(schedule.steps)
 
     def run(self, world: World) -> None:
@@ -79,14 +77,13 @@ class _Runner:
     def _presence(self, world: World) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which steps run; which tensors have a value: their own label agrees, or a writer of their family runs; and
         which tensors' own label agrees."""
-        holds = {label: _agrees(label, world) for label in {*self.step_labels, *self.tensor_labels}}
-        runs = np.array([holds[label] for label in self.step_labels], np.bool_)
-        agrees = np.array([holds[label] for label in self.tensor_labels], np.bool_)
-        if all(holds.values()):
+        given = self.facts.columns
+        holds = np.array([_agrees(label, world) for label in given.labels], np.bool_)
+        runs, agrees = holds[given.step_label], holds[given.label]
+        if holds.all():
             return runs, np.ones(len(agrees), np.bool_), agrees
-        labelled = np.array([bool(label) for label in self.tensor_labels], np.bool_)
         written = self._by_family(np.ones(len(runs), np.bool_))
-        return runs, np.where(labelled, agrees, ~written | self._by_family(runs)), agrees
+        return runs, np.where(given.labelled, agrees, ~written | self._by_family(runs)), agrees
 
     def _by_family(self, runs: np.ndarray) -> np.ndarray:
         """Whether one of these steps writes a tensor, or a relative of its."""
@@ -165,10 +162,9 @@ class _Runner:
     @cached_property
     def _allowed(self) -> np.ndarray:
         """Permissions as step, source and target; steps and tensors by position."""
-        place = self.touches.place
-        known = [p for p in self.schedule.inplace if p.read in place and p.write in place]
-        table = [(pair.step, place[pair.read], place[pair.write]) for pair in known]
-        return np.array(table, np.int64).reshape(-1, 3)
+        given = self.facts.columns
+        table = given.inplace[np.isin(given.inplace[:, 1:], given.ids).all(axis=1)]
+        return np.stack([table[:, 0], given.places(table[:, 1]), given.places(table[:, 2])], axis=1)
 
     def _within(self, touched: np.ndarray) -> None:
         """What one step writes may lie on nothing else of the step, unless a relation or permission says so."""
@@ -190,7 +186,9 @@ class _Runner:
         """Accesses of the same bytes by unordered steps of two streams, where one writes another tensor."""
         made = self.touches
         mine = touched[(made.kind[touched] != PART) & (made.step[touched] < made.end)]
-        met = self._pairs(replay.races, mine, MOST_FOUND, made.streams[made.step[mine]], made.clocks)
+        before, latest = np.full(len(mine), -1, np.int64), np.full(made.clocks.shape[1], -1, np.int64)
+        order = (made.streams[made.step[mine]], made.clocks, before, latest)
+        met = self._pairs(replay.races, mine, MOST_FOUND, *order)
         for one, other in zip(*(touches.tolist() for touches in met)):
             first, later = (self.schedule.steps[int(made.step[k])].name for k in (one, other))
             names = f"'{self._name(int(made.owner[other]))}' and '{self._name(int(made.owner[one]))}'"
@@ -233,16 +231,15 @@ def _agrees(label: str, world: World) -> bool:
     return not label or all(world.get(part.partition(":")[0]) == part.partition(":")[2] for part in label.split("/"))
 
 
-def _worlds(schedule: Schedule) -> list[dict[str, str]]:
+def _worlds(labels: list[str]) -> list[dict[str, str]]:
     """Every combination of two branch labels that can run together: enough, since an overlap takes two tensors.
 
     Conditions that a combination leaves open take their first side: one of several sides runs always. Where a condition
     has one side only, it may also not run.
     """
-    labels = {step.branch for step in schedule.steps} | {tensor.branch for tensor in schedule.tensors}
     sides = [
         dict((part.partition(":")[0], part.partition(":")[2]) for part in label.split("/"))
-        for label in sorted(labels - {""})
+        for label in sorted({*labels} - {""})
     ]
     choices: dict[str, set[str]] = {}
     for one in sides:
@@ -260,7 +257,7 @@ def _worlds(schedule: Schedule) -> list[dict[str, str]]:
 
 def _unrolled(steps: list[Step]) -> list[int] | None:
     """Positions of the steps with every loop body run twice; None where there is no loop."""
-    if not any(step.loop_depth for step in steps):
+    if not any([step.loop_depth for step in steps]):
         return None
 
     def rolled_out(start: int, stop: int, depth: int) -> list[int]:

@@ -128,6 +128,11 @@ class ScheduleColumns:
         assert self.step_label is not None
         return list(self._labels)
 
+    @property
+    def labelled(self) -> np.ndarray:
+        """Which tensors have a branch label of their own."""
+        return self.label != NO_LABEL
+
     @cached_property
     def stream(self) -> np.ndarray:
         """The stream of every step, numbered by first appearance."""
@@ -179,10 +184,16 @@ class RowColumns:
     def __init__(self, rows: Sequence[PlanRow]) -> None:
         self.rows = rows
         count = len(rows)
-        table = [v for r in rows for v in (r.tensor, r.offset, r.slot_bytes, r.payload_bytes, r.first, r.last, r.step)]
-        self.tensor, self.offset, self.slot, self.payload, self.first, self.last, self.step = (
-            np.fromiter(table, np.int64, 7 * count).reshape(count, 7).T.copy()
-        )
+        table = [
+            v
+            for r in rows
+            for v in (
+                r.tensor, r.offset, r.slot_bytes, r.payload_bytes, r.first, r.last, r.step, r.workspace, r.alias_of,
+            )
+        ]  # fmt: skip
+        whole = np.fromiter(table, np.int64, 9 * count).reshape(count, 9).T.copy()
+        self.tensor, self.offset, self.slot, self.payload, self.first, self.last = whole[:6]
+        self.step, self.workspace, self.alias_of = whole[6:]
         known: dict[tuple[str, str], int] = {}
         self.space = numbered([(row.region, row.pool) for row in rows], known)
         self.spaces = list(known)

@@ -7,8 +7,8 @@ All rows are screened as columns; texts are made for the few that fail.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -34,34 +34,49 @@ class Facts:
         self.columns = given = ScheduleColumns(schedule)
         self.rows = RowColumns(plan.rows)
         self.place = given.place
-        self.views = {view.tensor for view in schedule.views}
-        self.packed = {t for group in schedule.groups if not group.padded for t in group.members}
-        self.free = self.views | {
-            t for g in schedule.groups if not g.padded for t in g.members[0 if g.parent >= 0 else 1 :]
-        }
-        self.related = {t for view in schedule.views for t in (view.tensor, view.base)}
-        self.related |= {t for group in schedule.groups for t in (group.parent, *group.members)}
-        self.outputs = {*given.ids[given.of_kind(TensorKind.OUTPUT)].tolist(), *schedule.outputs}
-        self.io = self.outputs | {*schedule.inputs, *given.ids[given.of_kind(TensorKind.INPUT)].tolist()}
+        view, base, _ = given.views
+        parents, starts, members = given.groups
+        self.parent = np.repeat(parents, np.diff(starts))
+        padded = np.array([group.padded for group in schedule.groups], np.bool_)
+        self.padded = np.repeat(padded, np.diff(starts))
+        first = np.zeros(len(members), np.bool_)
+        first[starts[:-1][np.diff(starts) > 0]] = True
+        packed, following = members[~self.padded], members[~self.padded & ~(first & (self.parent < 0))]
+        self.views, self.free = self._mask(view), self._mask(view, following)
+        self.related = self._mask(view, base, members, parents[parents >= 0])
+        self.outputs = given.of_kind(TensorKind.OUTPUT) | self._mask(given.places(schedule.outputs))
+        self.io = self.outputs | given.of_kind(TensorKind.INPUT) | self._mask(given.places(schedule.inputs))
         self.weight, self.payload = given.of_kind(TensorKind.WEIGHT), given.payload
-        self.sizes = self._required(given.slot)
+        self.sizes = self._required(given.slot, self._mask(packed))
         self.first, self.last = self._accesses(len(schedule.steps))
 
-    def marked(self, ids: Iterable[int]) -> np.ndarray:
-        """Which tensors are among these; ids that no tensor has (a group without parent) are passed over."""
-        mask = np.zeros(len(self.place), np.bool_)
-        mask[[self.place[t] for t in ids if t in self.place]] = True
+    def _mask(self, *places: np.ndarray) -> np.ndarray:
+        """Which tensors are among these."""
+        mask = np.zeros(len(self.columns.ids), np.bool_)
+        for some in places:
+            mask[some] = True
         return mask
 
-    def _required(self, own_slot: np.ndarray) -> np.ndarray:
+    @cached_property
+    def row(self) -> np.ndarray:
+        """The position of every tensor's row. Raises KeyError for a tensor without one."""
+        return self.rows.of(self.columns.ids)
+
+    @cached_property
+    def scratch_in_order(self) -> bool:
+        """Whether the rows of workspaces are those of the steps, one by one."""
+        mine = self.rows.tensor < 0
+        step, number = self.columns.workspaces[:2]
+        return np.array_equal(self.rows.step[mine], step) and np.array_equal(self.rows.workspace[mine], number)
+
+    def _required(self, own_slot: np.ndarray, packed: np.ndarray) -> np.ndarray:
         """Bytes that belong to a tensor alone: its slot, but only its payload inside a view or an unpadded group."""
         weight_slot = -(-self.payload // SLOT_BYTES) * SLOT_BYTES
         sizes = np.where(self.weight, weight_slot, slot_bytes(self.payload))  # type: ignore[arg-type]
         sizes = np.where(self.payload == 0, 0, sizes)
-        packed, views = self.marked(self.packed), self.marked(self.views)
         sizes[packed] = self.payload[packed]
         sizes = np.where(own_slot > 0, own_slot, sizes)
-        sizes[views] = self.payload[views]
+        sizes[self.views] = self.payload[self.views]
         return np.asarray(sizes, np.int64)
 
     def _accesses(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,48 +97,91 @@ def placement_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> It
             expected=f"revision {wanted}", got=f"revision {made_for}", hint="plan the schedule again",
         )  # fmt: skip
     yield from _missing_rows(schedule, plan, facts)
-    rows = {row.tensor: row for row in plan.rows if row.tensor >= 0}
-    if facts.place.keys() - rows.keys():
+    if not np.isin(facts.columns.ids, facts.rows.tensor).all():
         return
     for k in _suspects(plan, facts):
-        tensor = schedule.tensors[k]
-        yield from _row_problems(tensor, rows[tensor.id], plan, facts)
-    for view in schedule.views:
-        base, row = rows[view.base], rows[view.tensor]
-        if (row.region, row.pool, row.offset) != (base.region, base.pool, base.offset + view.offset_bytes):
-            yield _fault(
-                f"view of '{base.name}' is not in its base",
-                row.name,
-                f"{base.offset + view.offset_bytes}",
-                f"{row.offset}",
-            )
-    for group in schedule.groups:
-        yield from _group_problems(schedule, group, rows, facts)
-    for k in np.flatnonzero(facts.rows.tensor < 0).tolist():
+        yield from _row_problems(schedule.tensors[k], plan.rows[facts.row[k]], plan, facts)
+    for k in _displaced_views(facts):
+        view = schedule.views[k]
+        base, row = (plan.rows[facts.row[facts.place[t]]] for t in (view.base, view.tensor))
+        yield _fault(
+            f"view of '{base.name}' is not in its base", row.name, f"{base.offset + view.offset_bytes}", f"{row.offset}"
+        )
+    for k in _displaced_groups(facts):
+        yield from _group_problems(schedule, schedule.groups[k], plan, facts)
+    for k in _suspect_workspaces(plan, facts):
         yield from _workspace_problems(schedule, plan.rows[k], plan)
-    yield from _alias_problems(schedule, rows)
+    yield from _alias_problems(plan, facts)
     yield from _no_reuse_problems(schedule, plan, facts)
     yield from _total_problems(plan)
+
+
+def _displaced_views(facts: Facts) -> list[int]:
+    """The views that do not lie in their base."""
+    view, base, distance = facts.columns.views
+    offset, space = facts.rows.offset[facts.row], facts.rows.space[facts.row]
+    wrong: list[int] = np.flatnonzero((space[view] != space[base]) | (offset[view] != offset[base] + distance)).tolist()
+    return wrong
+
+
+def _displaced_groups(facts: Facts) -> list[int]:
+    """The groups of which a member does not lie where the one before it ends, or is padded to."""
+    given = facts.columns
+    parents, starts, members = given.groups
+    if not len(members):
+        return []
+    counts = np.diff(starts)
+    groups = np.repeat(np.arange(len(parents)), counts)
+    offset, space = facts.rows.offset[facts.row], facts.rows.space[facts.row]
+    anchor = np.where(facts.parent >= 0, facts.parent, members[starts[:-1][groups]])
+    taken = np.where(facts.padded | (given.slot[members] != 0), facts.sizes[members], given.payload[members])
+    cursor = np.concatenate([[0], (offset[members] + taken)[:-1]])
+    first = starts[:-1][counts > 0]
+    cursor[first] = offset[anchor[first]]
+    wanted_pad = np.repeat(np.array([group.pad_to for group in given.schedule.groups], np.int64), counts)
+    multiple = np.maximum(np.where(wanted_pad != 0, wanted_pad, given.alignment[members]), 1)
+    distance = cursor - offset[anchor]
+    cursor = np.where(facts.padded, offset[anchor] - -distance // multiple * multiple, cursor)
+    wrong = (space[members] != space[anchor]) | (offset[members] != cursor)
+    found: list[int] = np.unique(groups[wrong]).tolist()
+    return found
+
+
+def _suspect_workspaces(plan: MemoryPlan, facts: Facts) -> list[int]:
+    """Rows of workspaces that fail one of the checks of :func:`_workspace_problems`, by columns."""
+    made = facts.rows
+    mine = np.flatnonzero(made.tensor < 0)
+    if not facts.scratch_in_order:
+        rows: list[int] = mine.tolist()
+        return rows
+    step, _, size, alignment = facts.columns.workspaces
+    room = np.array([_region_bytes(plan, name, pool) for name, pool in made.spaces] or [0], np.int64)
+    arena = np.array([name == REGIONS[ARENA] for name, _ in made.spaces] or [False], np.bool_)
+    offset, space = made.offset[mine], made.space[mine]
+    bad = ~arena[space] | (offset < 0) | ((size > 0) & (offset + size > room[space]))
+    bad |= (made.payload[mine] != size) | (made.slot[mine] < size) | (offset % np.maximum(alignment, 1) != 0)
+    bad |= (made.first[mine] > step) | (made.last[mine] < step)
+    found: list[int] = mine[bad].tolist()
+    return found
 
 
 def _suspects(plan: MemoryPlan, facts: Facts) -> list[int]:
     """Positions of tensors whose row fails one of the checks of :func:`_row_problems`, by columns."""
     given, made = facts.columns, facts.rows
-    row = made.of(given.ids)
-    tensors = given.tensors
+    row = facts.row
     offset, space = made.offset[row], made.space[row]
     room = np.array([_region_bytes(plan, name, pool) for name, pool in made.spaces] or [0], np.int64)
     bad = (made.payload[row] != facts.payload) | (made.slot[row] < facts.sizes) | (offset < 0)
     bad |= (facts.sizes > 0) & (offset + facts.sizes > room[space])
     regions = np.array([REGIONS.index(name) if name in REGIONS else -1 for name, _ in made.spaces] or [0], np.int64)
-    expected = np.where(facts.weight, WEIGHTS, np.where(facts.marked(facts.io), IO, ARENA))
+    expected = np.where(facts.weight, WEIGHTS, np.where(facts.io, IO, ARENA))
     bad |= regions[space] != expected
     known = {pool: k for k, (_, pool) in enumerate(reversed(made.spaces))}
     pools = np.array([known[pool] for _, pool in made.spaces] or [0], np.int64)
-    bad |= pools[space] != numbered(map(attrgetter("pool"), tensors), known)
+    bad |= pools[space] != np.array([known.setdefault(pool, len(known)) for pool in given.pools], np.int64)[given.pool]
     bad |= (given.pinned != FREE) & (given.pinned != offset) & (regions[space] == ARENA)
     grid = np.maximum(given.alignment, np.where(given.residue, SLOT_BYTES, 1))
-    bad |= ~facts.marked(facts.free) & ((offset - given.residue) % grid != 0)
+    bad |= ~facts.free & ((offset - given.residue) % grid != 0)
     bad |= (made.first[row] > facts.first) | (made.last[row] < facts.last)
     found: list[int] = np.flatnonzero(bad).tolist()
     return found
@@ -138,6 +196,8 @@ def _missing_rows(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterato
     placed = made.tensor[made.tensor >= 0]
     if not np.array_equal(placed, facts.columns.ids):
         yield from _wrong_counts(schedule, Counter(facts.columns.ids.tolist()), Counter(placed.tolist()))
+    if facts.scratch_in_order:
+        return
     scratch = Counter((step.id, k) for step in schedule.steps for k in range(len(step.workspaces)))
     rows = (plan.rows[k] for k in np.flatnonzero(made.tensor < 0).tolist())
     placed_scratch = Counter((row.step, row.workspace) for row in rows)
@@ -176,7 +236,7 @@ def _row_problems(tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan, facts:
     if tensor.pinned is not None and row.region == "arena" and row.offset != tensor.pinned:
         yield _fault("pinned tensor lies elsewhere", tensor.name, str(tensor.pinned), str(row.offset))
     modulus = max(tensor.alignment, SLOT_BYTES if tensor.residue else 1, 1)
-    if tensor.id not in facts.free and (row.offset - tensor.residue) % modulus:
+    if not facts.free[place] and (row.offset - tensor.residue) % modulus:
         yield _fault(
             "tensor is misaligned", tensor.name, f"{tensor.residue % modulus} modulo {modulus}", f"{row.offset}"
         )
@@ -186,8 +246,7 @@ def _row_problems(tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan, facts:
             "row's life does not cover its accesses", tensor.name, f"{first}..{last}", f"{row.first}..{row.last}"
         )
     expected = _expected_region(tensor, facts)
-    related = tensor.id in facts.related
-    either = related and (tensor.id in facts.io or expected == "arena")
+    either = facts.related[place] and (facts.io[place] or expected == "arena")
     if row.region != expected and not either:
         yield _fault("row lies in the wrong region", tensor.name, expected, row.region)
 
@@ -195,17 +254,15 @@ def _row_problems(tensor: ScheduleTensor, row: PlanRow, plan: MemoryPlan, facts:
 def _expected_region(tensor: ScheduleTensor, facts: Facts) -> str:
     if tensor.kind == TensorKind.WEIGHT:
         return REGIONS[WEIGHTS]
-    return REGIONS[IO if tensor.id in facts.io else ARENA]
+    return REGIONS[IO if facts.io[facts.place[tensor.id]] else ARENA]
 
 
-def _group_problems(schedule: Schedule, group: Group, rows: dict[int, PlanRow], facts: Facts) -> Iterator[Problem]:
-    if not group.members:
-        return
-    start = rows[group.parent if group.parent >= 0 else group.members[0]]
+def _group_problems(schedule: Schedule, group: Group, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
+    start = plan.rows[facts.row[facts.place[group.parent if group.parent >= 0 else group.members[0]]]]
     cursor = start.offset
     for member in group.members:
         place = facts.place[member]
-        tensor, row = schedule.tensors[place], rows[member]
+        tensor, row = schedule.tensors[place], plan.rows[facts.row[place]]
         if group.padded:
             step = max(group.pad_to or tensor.alignment, 1)
             cursor = start.offset + -(-(cursor - start.offset) // step) * step
@@ -229,30 +286,38 @@ def _workspace_problems(schedule: Schedule, row: PlanRow, plan: MemoryPlan) -> I
         yield _fault("row's life misses its step", row.name, str(row.step), f"{row.first}..{row.last}")
 
 
-def _alias_problems(schedule: Schedule, rows: dict[int, PlanRow]) -> Iterator[Problem]:
-    kinds = list(map(attrgetter("alias_kind"), rows.values()))
-    if not set(kinds) - {"", "view", "group"}:
-        return
-    granted = {(pair.read, pair.write) for pair in schedule.inplace}
-    for row in rows.values():
+def _alias_problems(plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:
+    place, rows, suspects = facts.place, plan.rows, _suspect_aliases(facts)
+    granted = set(map(tuple, facts.columns.inplace[:, 1:].tolist())) if suspects else set()
+    for k in suspects:
+        row = rows[k]
+        source = rows[facts.row[place[row.alias_of]]] if row.alias_of in place else None
         if row.alias_kind not in ALIAS_KINDS:
             yield _fault("unknown kind of alias", row.name, ", ".join(filter(None, ALIAS_KINDS)), row.alias_kind)
-        elif row.alias_kind == "inplace":
-            source = rows.get(row.alias_of)
-            if (row.alias_of, row.tensor) not in granted or source is None:
-                yield _fault(
-                    "in-place without permission",
-                    row.name,
-                    "a permission of the schedule",
-                    f"over tensor {row.alias_of}",
-                )
-            elif source.offset != row.offset:
-                yield _fault(
-                    f"in-place tensor does not start where '{source.name}' starts",
-                    row.name,
-                    f"{source.offset}",
-                    f"{row.offset}",
-                )
+        elif source is None or (row.alias_of, row.tensor) not in granted:
+            expected = "a permission of the schedule"
+            yield _fault("in-place without permission", row.name, expected, f"over tensor {row.alias_of}")
+        else:
+            message = f"in-place tensor does not start where '{source.name}' starts"
+            yield _fault(message, row.name, f"{source.offset}", f"{row.offset}")
+
+
+def _suspect_aliases(facts: Facts) -> list[int]:
+    """Rows of tensors with an alias of unknown kind, or in place without permission or at another offset."""
+    given, made = facts.columns, facts.rows
+    kinds = dict(zip(ALIAS_KINDS, range(len(ALIAS_KINDS))))
+    kind = numbered([row.alias_kind for row in made.rows], kinds)
+    bad = (kind >= len(ALIAS_KINDS)) & (made.tensor >= 0)
+    mine = np.flatnonzero((kind == ALIAS_KINDS.index("inplace")) & (made.tensor >= 0))
+    known = np.isin(made.alias_of[mine], given.ids) & np.isin(made.tensor[mine], given.ids)
+    bad[mine[~known]] = True
+    mine = mine[known]
+    source, written, count = given.places(made.alias_of[mine]), given.places(made.tensor[mine]), len(given.ids)
+    pairs = given.inplace[np.isin(given.inplace[:, 1:], given.ids).all(axis=1)]
+    granted = given.places(pairs[:, 1]) * count + given.places(pairs[:, 2])
+    bad[mine] |= ~np.isin(source * count + written, granted) | (made.offset[facts.row[source]] != made.offset[mine])
+    found: list[int] = np.flatnonzero(bad).tolist()
+    return found
 
 
 def _no_reuse_problems(schedule: Schedule, plan: MemoryPlan, facts: Facts) -> Iterator[Problem]:

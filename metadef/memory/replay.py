@@ -8,36 +8,50 @@ that may own each other's bytes. All give how many entries of ``found`` they fil
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from metadef.memory.loops import helper, run
 
-import numpy as np
-
-PLAIN_TOUCHES = 3_000
-"""Up to so many touches the loops run as plain Python, without compiler or compiling."""
+__all__ = ["clocks", "follow_bytes", "meetings", "races", "run"]
 
 NOBODY, NO_MARK = -1, -2
 BLOCK_BITS = 8
 
 
-def run(loop: Callable[..., int], touches: int, *columns: Sequence[int] | np.ndarray | int) -> int:
-    """Call one of the loops, compiled when there are many touches; a plain run writes back what it changed."""
-    if touches > PLAIN_TOUCHES:
-        return int(_compiled(loop)(*columns))
-    plain = [column.tolist() if isinstance(column, np.ndarray) and column.ndim == 1 else column for column in columns]
-    count = loop(*plain)
-    for column, values in zip(columns, plain):
-        if isinstance(column, np.ndarray) and isinstance(values, list):
-            column[:] = values
-    return int(count)
+@helper
+def _is_linked(linked, code):
+    """Whether a code is among the sorted ones."""
+    low, high = 0, len(linked)
+    while low < high:
+        middle = (low + high) // 2
+        if linked[middle] < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(linked) and linked[low] == code
 
 
-@functools.cache
-def _compiled(loop: Callable[..., int]) -> Any:
-    from metadef.jit import compiled
+def clocks(stream, wait_counts, waits, record_counts, records, latest, recorded, known):
+    """``known[i, s]``: the last step of stream s that surely ends before step i (-1: none).
 
-    return compiled()(loop)
+    ``latest`` holds, for each stream, what has ended with its last step, ``recorded`` the same for each event; both
+    start at -1, as ``known`` does.
+    """
+    wait, record, width = 0, 0, known.shape[1]
+    for i in range(len(stream)):
+        mine = stream[i]
+        for s in range(width):
+            known[i, s] = latest[mine, s]
+        for _ in range(wait_counts[i]):
+            for s in range(width):
+                known[i, s] = max(known[i, s], recorded[waits[wait], s])
+            wait += 1
+        for s in range(width):
+            latest[mine, s] = known[i, s]
+        latest[mine, mine] = i
+        for _ in range(record_counts[i]):
+            for s in range(width):
+                recorded[records[record], s] = max(recorded[records[record], s], latest[mine, s])
+            record += 1
+    return 0
 
 
 def follow_bytes(owner, low, high, reads, writes, family_of, linked, families, marks, blocks, found, holders):
@@ -60,10 +74,7 @@ def follow_bytes(owner, low, high, reads, writes, family_of, linked, families, m
                 empty = True
             elif reads[k]:
                 right = family_of[holder] == mine
-                if not right and len(linked):
-                    code = mine * families + family_of[holder]
-                    place = np.searchsorted(linked, code)
-                    right = place < len(linked) and linked[place] == code
+                right = right or _is_linked(linked, mine * families + family_of[holder])
                 own = own or right
                 if not right and count < len(found):
                     found[count], holders[count] = k, holder
@@ -101,25 +112,21 @@ def meetings(step, low, high, writes, family, linked, families, found, others):
         for i in range(start, k):
             if high[i] <= low[k] or high[k] <= low[i] or family[i] == family[k]:
                 continue
-            if len(linked):
-                code = family[i] * families + family[k]
-                place = np.searchsorted(linked, code)
-                if place < len(linked) and linked[place] == code:
-                    continue
+            if _is_linked(linked, family[i] * families + family[k]):
+                continue
             if count < len(found):
                 found[count], others[count] = i, k
                 count += 1
     return count
 
 
-def races(step, stream, clocks, low, high, writes, family, linked, families, found, others):
+def races(step, stream, clocks, before, latest, low, high, writes, family, linked, families, found, others):
     """Pairs of touches by unordered steps of two streams that share bytes, one a write, of families that may not.
 
-    ``clocks[i, s]`` is the last step of stream s that surely ends before step i (-1: none).
+    ``clocks[i, s]`` is the last step of stream s that surely ends before step i (-1: none). ``before``, by touch, and
+    ``latest``, by stream, hold -1.
     """
     count, streams = 0, clocks.shape[1]
-    before = np.full(len(step), -1, np.int64)
-    latest = np.full(streams, -1, np.int64)
     for k in range(len(step)):
         for s in range(streams):
             if s == stream[k]:
@@ -127,11 +134,7 @@ def races(step, stream, clocks, low, high, writes, family, linked, families, fou
             i = latest[s]
             while i >= 0 and step[i] > clocks[step[k], s]:
                 clash = low[k] < high[i] and low[i] < high[k] and (writes[k] or writes[i]) and family[i] != family[k]
-                if clash and len(linked):
-                    code = family[k] * families + family[i]
-                    place = np.searchsorted(linked, code)
-                    clash = place == len(linked) or linked[place] != code
-                if clash and count < len(found):
+                if clash and count < len(found) and not _is_linked(linked, family[k] * families + family[i]):
                     found[count], others[count] = i, k
                     count += 1
                 i = before[i]

@@ -103,8 +103,7 @@ def _labels(given: ScheduleColumns, touched: Accesses, base: np.ndarray) -> tupl
         texts = {names[number] for number in writer[low:high].tolist()}
         joined = () if "" in texts else tuple(sorted(texts))
         label[tensor] = known.setdefault(joined, len(known))
-    own = given.label != NO_LABEL
-    label[own] = numbers[given.label[own]]
+    label[given.labelled] = numbers[given.label[given.labelled]]
     return label, list(known)
 
 

@@ -5,11 +5,13 @@ Made from schedule and plan rows alone; nothing of the planner's. Owners are ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
 
+from metadef.memory import replay
+from metadef.memory.columns import numbered
 from metadef.memory.placement import Facts
 from metadef.schedule import Schedule, Step
 
@@ -27,8 +29,8 @@ class Touches:
     def __init__(self, schedule: Schedule, facts: Facts) -> None:
         self.schedule, self.facts = schedule, facts
         self.place = facts.place
-        self.families, self.pairs = _families(schedule, self.place)
-        self.through = _written_through(schedule, facts)
+        self.families = _families(facts)
+        self.through = _written_through(facts)
         self.end = len(schedule.steps)
         self._collect()
         self._rank()
@@ -36,19 +38,19 @@ class Touches:
     @cached_property
     def clocks(self) -> np.ndarray:
         """``[i, s]``: the last step of stream s that surely ends before step i (-1: none)."""
-        return clocks_of(self.schedule.steps)
+        return clocks_of(self.schedule.steps, self.streams)
 
     @cached_property
     def streams(self) -> np.ndarray:
         """The stream of every step, numbered by first appearance."""
-        return stream_numbers(self.schedule.steps)
+        return self.facts.columns.stream
 
     def _collect(self) -> None:
         """In every step: reads and the parts that they find, writes, workspaces; then what the end of the run reads."""
         given = self.facts.columns
         scratch = self._workspaces()
         reads, writes = _once_a_step(*given.reads), _once_a_step(*given.writes)
-        kept = self.facts.marked({*given.ids[given.kept].tolist(), *self.facts.outputs})
+        kept = given.kept | self.facts.outputs
         final = [(self.end, part, place) for place in np.flatnonzero(kept).tolist() for part in self._ends(place)]
         parts = self._parts_read(*reads)
         table = [(*reads, reads[1], READ), (*parts, PART), (*writes, writes[1], WRITE), (*scratch, scratch[1], WRITE),
@@ -61,19 +63,18 @@ class Touches:
     def _workspaces(self) -> tuple[np.ndarray, np.ndarray]:
         """Step and owner of every workspace; notes their rows and bytes."""
         rows = self.facts.rows
-        placed = np.flatnonzero(rows.tensor < 0).tolist()
-        row_of = {(row.step, row.workspace): k for k, row in ((k, rows.rows[k]) for k in placed)}
-        steps: list[int] = []
-        self.scratch_rows: list[int] = []
-        self.scratch_bytes: list[int] = []
-        for k, step in enumerate(self.schedule.steps):
-            for number, scratch in enumerate(step.workspaces):
-                steps.append(k)
-                self.scratch_rows.append(row_of[step.id, number])
-                self.scratch_bytes.append(scratch.bytes)
-        self.scratch_names = [rows.rows[k].name for k in self.scratch_rows]
-        owner = len(self.schedule.tensors) + np.arange(len(steps))
-        return np.array(steps, np.int64), owner
+        step, number, self.scratch_bytes, _ = self.facts.columns.workspaces
+        self.scratch_rows = np.flatnonzero(rows.tensor < 0)
+        if not self.facts.scratch_in_order:
+            row_of = {(rows.step[k], rows.workspace[k]): k for k in self.scratch_rows.tolist()}
+            listed = [row_of[self.schedule.steps[at].id, k] for at, k in zip(step.tolist(), number.tolist())]
+            self.scratch_rows = np.array(listed, np.int64)
+        return step, len(self.schedule.tensors) + np.arange(len(step))
+
+    @property
+    def scratch_names(self) -> list[str]:
+        """What the rows of workspaces are called."""
+        return [self.facts.rows.rows[k].name for k in self.scratch_rows.tolist()]
 
     def _parts_read(self, step: np.ndarray, tensor: np.ndarray) -> tuple[np.ndarray, ...]:
         """Step, part and tensor, for the parts of every read that is written through them."""
@@ -98,8 +99,8 @@ class Touches:
     def _rank(self) -> None:
         """Borders of all owners as ranks, memory space by space; families of workspaces are their own."""
         made = self.facts.rows
-        rows = np.concatenate([made.of(self.facts.columns.ids), np.array(self.scratch_rows, np.int64)])
-        sizes = np.concatenate([self.facts.sizes, np.array(self.scratch_bytes, np.int64)])
+        rows = np.concatenate([self.facts.row, self.scratch_rows])
+        sizes = np.concatenate([self.facts.sizes, self.scratch_bytes])
         low, space = made.offset[rows], made.space[rows]
         self.sizes, self.low, self.high = sizes, np.zeros_like(low), np.zeros_like(low)
         firsts, base = [], 0
@@ -114,41 +115,37 @@ class Touches:
         count = int(self.families.max(initial=-1)) + 1
         self.families = np.concatenate([self.families, np.arange(count, count + len(self.scratch_rows))])
         self.family_count = count + len(self.scratch_rows)
-        self.linked = np.unique(np.array([a * self.family_count + b for a, b in self.pairs], np.int64))
+        self.linked = self._linked()
+
+    def _linked(self) -> np.ndarray:
+        """Codes of the families that a group with a parent links, both ways round, sorted."""
+        within = self.facts.parent >= 0
+        parent, member = self.families[self.facts.parent[within]], self.families[self.facts.columns.groups[2][within]]
+        count = self.family_count
+        return np.unique(np.concatenate([parent * count + member, member * count + parent]))
 
 
-def stream_numbers(steps: list[Step]) -> np.ndarray:
-    """Streams numbered by first appearance, step by step."""
-    known: dict[int, int] = {}
-    return np.array([known.setdefault(step.stream, len(known)) for step in steps], np.int64)
-
-
-def clocks_of(steps: list[Step]) -> np.ndarray:
+def clocks_of(steps: list[Step], streams: np.ndarray) -> np.ndarray:
     """``[i, s]``: the last step of stream s that surely ends before step i (-1: none).
 
     A step comes after the one before it on its stream, and after every earlier step that records what it waits for.
     """
-    streams = stream_numbers(steps)
-    clocks = np.full((len(steps), int(streams.max(initial=-1)) + 1), -1, np.int64)
-    latest: dict[int, np.ndarray] = {}
-    recorded: dict[int, np.ndarray] = {}
-    for i, step in enumerate(steps):
-        stream = streams[i]
-        known = [latest[stream]] if stream in latest else []
-        known += [recorded[event] for event in step.waits if event in recorded]
-        for other in known:
-            np.maximum(clocks[i], other, out=clocks[i])
-        done = clocks[i].copy()
-        done[stream] = i
-        latest[stream] = done
-        for event in step.records:
-            recorded[event] = np.maximum(recorded[event], done) if event in recorded else done
+    width = int(streams.max(initial=-1)) + 1
+    events: dict[int, int] = {}
+    records = numbered([event for step in steps for event in step.records], events)
+    waits = numbered([event for step in steps for event in step.waits], events)
+    record_counts = np.fromiter((len(step.records) for step in steps), np.int64, len(steps))
+    wait_counts = np.fromiter((len(step.waits) for step in steps), np.int64, len(steps))
+    clocks = np.full((len(steps), width), -1, np.int64)
+    latest, recorded = (np.full((count, width), -1, np.int64) for count in (width, len(events)))
+    columns = (streams, wait_counts, waits, record_counts, records)
+    replay.run(replay.clocks, len(steps), *columns, latest, recorded, clocks)
     return clocks
 
 
-def _families(schedule: Schedule, place: Mapping[int, int]) -> tuple[np.ndarray, set[tuple[int, int]]]:
-    """A number for every tensor, the same for views of one base; and the pairs that a group with a parent links."""
-    parent = list(range(len(place)))
+def _families(facts: Facts) -> np.ndarray:
+    """A number for every tensor, the same for views of one base."""
+    parent = list(range(len(facts.payload)))
 
     def root(tensor: int) -> int:
         while parent[tensor] != tensor:
@@ -156,28 +153,27 @@ def _families(schedule: Schedule, place: Mapping[int, int]) -> tuple[np.ndarray,
             tensor = parent[tensor]
         return tensor
 
-    for view in schedule.views:
-        parent[root(place[view.tensor])] = root(place[view.base])
-    roots = np.array([root(tensor) for tensor in range(len(place))] if schedule.views else parent, np.int64)
-    linked = set()
-    for group in schedule.groups:
-        for member in group.members if group.parent >= 0 else ():
-            one, other = int(roots[place[group.parent]]), int(roots[place[member]])
-            linked |= {(one, other), (other, one)}
-    return roots, linked
+    tensors, bases, _ = facts.columns.views
+    for tensor, base in zip(tensors.tolist(), bases.tolist()):
+        parent[root(tensor)] = root(base)
+    families = np.array(parent, np.int64)
+    touched = np.unique(np.concatenate([tensors, bases]))
+    families[touched] = [root(tensor) for tensor in touched.tolist()]
+    return families
 
 
-def _written_through(schedule: Schedule, facts: Facts) -> dict[int, list[int]]:
+def _written_through(facts: Facts) -> dict[int, list[int]]:
     """Parents of groups that nobody writes as a whole, and their members, by position."""
-    if not schedule.groups:
-        return {}
-    place = facts.place
-    written = {*facts.columns.ids[facts.columns.writes[1]].tolist()}
-    written |= {view.base for view in schedule.views if view.tensor in written}
+    given = facts.columns
+    parents, starts, members = given.groups
+    written = np.zeros(len(given.ids), np.bool_)
+    written[given.writes[1]] = True
+    view, base, _ = given.views
+    written[base[written[view]]] = True
     return {
-        place[group.parent]: [place[member] for member in group.members]
-        for group in schedule.groups
-        if group.parent >= 0 and group.parent not in written
+        int(parents[k]): members[starts[k] : starts[k + 1]].tolist()
+        for k in np.flatnonzero(parents >= 0).tolist()
+        if not written[parents[k]]
     }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from metadef.error import PlanError
-from metadef.memory import MemoryPlan, check_plan, plan_memory, replay
+from metadef.memory import MemoryPlan, check_plan, loops, plan_memory
 from metadef.memory.touches import clocks_of
 from metadef.schedule import Schedule, Step
 from tests.metadef.memory.test_mutants import mutant
@@ -31,7 +32,7 @@ def test_compiled_loops_find_what_plain_ones_find(seed: int, monkeypatch: pytest
     plan, draw = plan_memory(schedule, budget_s=0.02), random.Random(seed)
     cases = [(schedule, plan), *(mutant(draw, schedule, plan) for _ in range(12))]
     plain = [verdict(*case) for case in cases]
-    monkeypatch.setattr(replay, "PLAIN_TOUCHES", -1)
+    monkeypatch.setattr(loops, "PLAIN_ITEMS", -1)
     assert [verdict(*case) for case in cases] == plain
     assert plain[0] == [] and any(plain)
 
@@ -42,4 +43,5 @@ def test_clocks_follow_streams_and_events():
         Step(2, "c", (), (), stream=2, waits=(1,), records=(2,)), Step(3, "d", (), (), stream=7),
         Step(4, "e", (), (), stream=5, waits=(2,)),
     ]  # fmt: skip
-    assert clocks_of(steps).tolist() == [[-1, -1, -1], [-1, -1, -1], [0, 1, -1], [0, -1, -1], [0, 2, -1]]
+    streams = np.array([0, 1, 1, 0, 2])
+    assert clocks_of(steps, streams).tolist() == [[-1, -1, -1], [-1, -1, -1], [0, 1, -1], [0, -1, -1], [0, 2, -1]]
