@@ -17,7 +17,7 @@ import numpy as np
 
 from npusim.kernels.ir import F32, Kernel, Val, vec
 
-STRAIGHT = 32
+STRAIGHT = 24
 _SECOND = 8
 _ROW_PAD_BYTES = 64
 

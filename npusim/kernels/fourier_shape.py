@@ -167,7 +167,8 @@ class Tiles:
 
     def __init__(self, shape: Conv2D, edge: int) -> None:
         oh, ow = shape.out_hw
-        self.edge, self.groups, self.out_groups = edge, -(-shape.c // 16), -(-shape.o // 16)
+        self.edge, self.dense = edge, shape.groups == 1
+        self.groups, self.out_groups = -(-shape.c // 16), -(-shape.o // 16)
         self.m = (edge - shape.kernel[0] + 1, edge - shape.kernel[1] + 1)
         if min(self.m) < 1:
             raise ValueError(f"tiles of {edge} pixels are smaller than the window {shape.kernel}")
@@ -175,14 +176,21 @@ class Tiles:
         top, left, bottom, right = shape.pads
         below, beyond = self.rows * self.m[0] - oh, self.columns * self.m[1] - ow
         grown = replace(shape, pads=(top, left, bottom + below, right + beyond))
-        self.layout = Scratch(grown, "depthwise" if shape.groups > 1 else "dense")
+        self.layout = Scratch(grown, "dense" if self.dense else "depthwise")
         self.layout.set_band(self.m[0])
         self.grown = grown
 
         self.all_rows, self.count = shape.n * self.rows, shape.n * self.rows * self.columns
         per_row = edge * edge * self.columns * (self.groups + self.out_groups) * PIXEL
-        bands = -(-self.all_rows // max(1, _BAND_BYTES // per_row))
+        # Every band reads the filter again, which costs more than spectra that leave the cache.
+        most = max(_BAND_BYTES, self.filter_bytes)
+        bands = -(-self.all_rows // max(1, most // per_row))
         self.band_rows = -(-self.all_rows // bands)
+
+    @property
+    def filter_bytes(self) -> int:
+        """A filter's spectra."""
+        return self.edge**2 * 4 * self.groups * 16 * (self.out_groups * 16 if self.dense else 1)
 
     @property
     def lanes(self) -> int:

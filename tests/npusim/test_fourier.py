@@ -138,4 +138,5 @@ def test_choice_keeps_direct_sums_where_little_is_saved():
     for shape in (picture_layer, one_pixel, next_network):
         assert host_algorithm(shape, FAST) == "direct"
     huge = Conv2D(1, 64, 200, 200, 64, (99, 99), groups=64)
-    assert best_edge(huge)[0] == 0
+    deep = Conv2D(1, 1024, 28, 28, 1024, (7, 7), pads=(3, 3, 3, 3))  # spectra of half a gigabyte
+    assert best_edge(huge)[0] == best_edge(deep)[0] == 0

@@ -12,7 +12,14 @@ from __future__ import annotations
 from math import log2, prod
 
 from npusim.kernels.conv import Conv2D
-from npusim.kernels.fourier import fourier2d, pack_depthwise_spectrum, pack_spectrum, workspace_bytes, workspace_of
+from npusim.kernels.fourier import (
+    PackedSpectrum,
+    fourier2d,
+    pack_depthwise_spectrum,
+    pack_spectrum,
+    workspace_bytes,
+    workspace_of,
+)
 from npusim.kernels.fourier_shape import DENSE_EDGES, DEPTHWISE_EDGES, STRAIGHT, Tiles, products_of
 from npusim.kernels.panels import run_extent
 from npusim.kernels.plans.conv import shape_of
@@ -20,6 +27,7 @@ from npusim.kernels.plans.fusion import Call, Epilogue, epilogue_of, extensible
 from npusim.kernels.plans.site import Site
 
 _LEAST_TAPS = 25
+_MOST_FILTER_BYTES = 128 << 20  # of spectra: what one convolution may take of this computer's memory
 # Measured on an AVX2 machine: share of the multiply-add peak in products, cycles of a transform per pixel and level of
 # butterflies, bytes of filters and of spectra that come from or go to memory in a cycle, cycles of a call of a tile.
 _PRODUCT_SHARE = 0.8
@@ -33,17 +41,21 @@ def best_edge(shape: Conv2D) -> tuple[int, float]:
     """Tile edge of least estimated time and its cycles; 0 and infinity where Fourier transforms do not serve."""
     if not _possible(shape):
         return 0, float("inf")
-    cost = _depthwise_cycles if shape.groups > 1 else _dense_cycles
-    edges = [edge for edge in (DEPTHWISE_EDGES if shape.groups > 1 else DENSE_EDGES) if edge > max(shape.kernel)]
-    return min(((edge, cost(shape, edge)) for edge in edges), key=lambda pair: pair[1], default=(0, float("inf")))
+    edges = DENSE_EDGES if shape.groups == 1 else DEPTHWISE_EDGES
+    cuts = [Tiles(shape, edge) for edge in edges if edge > max(shape.kernel)]
+    costs = [(cut.edge, _cycles(cut)) for cut in cuts if cut.filter_bytes <= _MOST_FILTER_BYTES]
+    return min(costs, key=lambda pair: pair[1], default=(0, float("inf")))
 
 
 def plan_fourier(site: Site, edge: int) -> list[Call]:
     """The calls of a convolution with constant filter and bias."""
     shape, x = shape_of(site), site.input(0)
     pack = pack_depthwise_spectrum if shape.groups > 1 else pack_spectrum
-    bias = site.wide_constant(2) if site.has(2) else None
-    packed = site.packed(("fft", edge), (1, 2), lambda: pack(site.wide_constant(1), edge, bias))
+
+    def spectra() -> PackedSpectrum:
+        return pack(site.wide_constant(1), edge, site.wide_constant(2) if site.has(2) else None)
+
+    packed = site.packed(("fft", edge), (1, 2), spectra)
     dtypes = (site.element(x), site.element(site.output()))
     rule = epilogue_of(site, site.kernel.fused)
     if shape.groups > 1:
@@ -68,19 +80,15 @@ def _levels(edge: int) -> float:
     return edge * edge * 2 * log2(edge)
 
 
-def _dense_cycles(shape: Conv2D, edge: int) -> float:
-    tiles = Tiles(shape, edge)
-    bands, width = -(-tiles.all_rows // tiles.band_rows), 16 // tiles.lanes
+def _cycles(tiles: Tiles) -> float:
+    width = 16 // tiles.lanes
+    if not tiles.dense:
+        each = _DEPTHWISE_LONG_CYCLES if tiles.edge > STRAIGHT else _DEPTHWISE_LEVEL_CYCLES
+        return tiles.count * tiles.groups * width * 2 * each * _levels(tiles.edge)
+    bands = -(-tiles.all_rows // tiles.band_rows)
     runs, pixels = run_extent(tiles.band_rows * tiles.columns)
-    products = products_of(edge) * tiles.out_groups * width * bands
+    products = products_of(tiles.edge) * tiles.out_groups * width * bands
     cycles = products * (pixels * tiles.groups * 16 / 2 / _PRODUCT_SHARE + runs * _TILE_CYCLES / 2)
-    cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _LEVEL_CYCLES * _levels(edge)
-    spectra = tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2 / _SPECTRA_BYTES_PER_CYCLE
-    filters = bands * 256 * tiles.groups * tiles.out_groups / _FILTER_BYTES_PER_CYCLE
-    return cycles + edge * edge * 4 * (spectra + filters)
-
-
-def _depthwise_cycles(shape: Conv2D, edge: int) -> float:
-    tiles = Tiles(shape, edge)
-    each = _DEPTHWISE_LONG_CYCLES if edge > STRAIGHT else _DEPTHWISE_LEVEL_CYCLES
-    return tiles.count * tiles.groups * (16 // tiles.lanes) * 2 * each * _levels(edge)
+    cycles += tiles.count * (tiles.groups + tiles.out_groups) * width * _LEVEL_CYCLES * _levels(tiles.edge)
+    spectra = tiles.edge**2 * 4 * tiles.count * (tiles.groups + tiles.out_groups) * 16 * 2
+    return cycles + spectra / _SPECTRA_BYTES_PER_CYCLE + bands * tiles.filter_bytes / _FILTER_BYTES_PER_CYCLE
