@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from metadef.dtype import DType
 from metadef.format import Format
 from metadef.graph import Graph
+from metadef.ops.numeric import narrow
 from npusim import InferenceSession, SessionOptions
 from npusim.cli import commands
 from npusim.explain import Explainer
@@ -30,8 +32,8 @@ def large_windows(depthwise: bool, dtype: DType = DType.FLOAT16, batch: int = 1)
     window, per = (21, 1) if depthwise else (7, CHANNELS)
     for number in range(2):
         weights = rng.standard_normal((CHANNELS, per, window, window)) / window / np.sqrt(per)
-        filters = graph.add_const(f"w{number}", weights.astype(dtype.numpy), Format.NCHW)
-        bias = graph.add_const(f"b{number}", rng.standard_normal(CHANNELS).astype(dtype.numpy), Format.ND)
+        filters = graph.add_const(f"w{number}", narrow(weights, dtype), Format.NCHW, dtype)
+        bias = graph.add_const(f"b{number}", narrow(rng.standard_normal(CHANNELS), dtype), Format.ND, dtype)
         attrs = {"strides": (1, 1, 1, 1), "pads": (window // 2,) * 4, "groups": CHANNELS // per}
         result = graph.add_node("Conv2D", [result, filters, bias], attrs, f"conv{number}").output
         result = graph.add_node("Relu", [result], {}, f"relu{number}").output
@@ -68,16 +70,33 @@ def test_results_are_those_of_direct_sums(depthwise, special):
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
-def test_fp32_stays_fp32(depthwise):
-    graph, feed = large_windows(depthwise, DType.FLOAT, 2), picture(np.float32, batch=2)
+@pytest.mark.parametrize(
+    ("dtype", "kind", "limit"), [(DType.FLOAT, np.float32, 1e-6), (DType.BF16, ml_dtypes.bfloat16, 3e-3)]
+)
+def test_other_types_keep_their_precision(depthwise, dtype, kind, limit):
+    graph, feed = large_windows(depthwise, dtype, 2), picture(kind, batch=2)
     sessions = [
         InferenceSession(graph, SessionOptions(threads=1, precision="origin", numerics=numerics))
         for numerics in ("fast", "exact")
     ]
     assert algorithms(sessions[0]) == ["fourier"] * 2
-    ours, wanted = (session.run(None, feed)[0] for session in sessions)
+    ours, wanted = (np.asarray(session.run(None, feed)[0]).astype(np.float64) for session in sessions)
     assert not np.array_equal(ours, wanted)
-    assert np.linalg.norm(ours - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    assert np.linalg.norm(ours - wanted) <= limit * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_chips_that_saturate(depthwise):
+    feed = {"x": np.clip(20000 * picture(np.float32)["x"], -65000, 65000).astype(np.float16)}
+    ours, wanted = (
+        InferenceSession(large_windows(depthwise), SessionOptions(soc="Ascend310P3", threads=1, numerics=numerics)).run(
+            None, feed
+        )[0]
+        for numerics in ("fast", "exact")
+    )
+    assert np.isfinite(ours).all() and wanted.max() == 65504
+    difference = ours.astype(np.float64) - wanted
+    assert np.linalg.norm(difference) <= 3e-4 * np.linalg.norm(wanted.astype(np.float64))
 
 
 def test_threads_change_no_bit():
