@@ -22,10 +22,14 @@ class _Range:
 
 @dataclass(frozen=True)
 class Access:
-    """Bytes of a task's operands that were in L2 (per input, in order) and dirty bytes that had to leave for it."""
+    """Bytes of a task's operands that were in L2 (per input, in order) and dirty bytes that had to leave for it.
+
+    ``slices`` is in how many launches it ran.
+    """
 
     hits: tuple[int, ...]
     written_back: int
+    slices: int = 1
 
 
 class L2:

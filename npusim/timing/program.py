@@ -8,6 +8,7 @@ from metadef.program import Program, Region, Task
 from metadef.target import Target
 from npusim.profile import Profile, TaskProfile
 from npusim.timing.l2 import L2, Access
+from npusim.timing.slices import part_of, sliced_chains
 from npusim.timing.tasks import device_profile, host_profile, load_profile, memory_state, simulate
 
 
@@ -56,12 +57,43 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
     cache = L2(int(target.value("memory.l2_bytes")))
     managed = "memory.l2_last_read" in target.constants and target.value("memory.l2_last_read")
     last = last_reads(tasks) if managed else [()] * len(tasks)
+    sliced = "memory.l2_batch_slices" in target.constants and target.value("memory.l2_batch_slices")
+    chains = _rounds(tasks, cache.capacity, sliced)
     accesses: list[Access] = []
     for _ in range(1 + steady):
         for binding in program.inputs:
             cache.drop(binding.operand.address, binding.operand.payload_bytes)
-        accesses = [_touch(cache, task, ended) for task, ended in zip(tasks, last)]
+        accesses = []
+        for first, stop, slices in chains:
+            chain = list(zip(tasks[first:stop], last[first:stop]))
+            rounds = [[_touch(cache, task, ended, slices, index) for task, ended in chain] for index in range(slices)]
+            accesses += [_joined(task, parts) for (task, _), parts in zip(chain, zip(*rounds))]
     return accesses
+
+
+def _rounds(tasks: Sequence[Task], l2_bytes: int, sliced: bool) -> list[tuple[int, int, int]]:
+    """(first task, end, slices) of every stretch of the trace, in order."""
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    for chain in sliced_chains(tasks, l2_bytes) if sliced else []:
+        found += [(index, index + 1, 1) for index in range(at, chain.first)]
+        found.append((chain.first, chain.stop, chain.slices))
+        at = chain.stop
+    return found + [(index, index + 1, 1) for index in range(at, len(tasks))]
+
+
+def _joined(task: Task, parts: Sequence[Access]) -> Access:
+    """What the slices of a task found and drove out together; an operand that all of them read whole misses once."""
+    if len(parts) == 1:
+        return parts[0]
+    count = len(parts)
+    reads = [item for item in task.inputs if item is not None]
+    missed = [
+        sum(part_of(item, count, index)[1] - part.hits[port] for index, part in enumerate(parts))
+        for port, item in enumerate(reads)
+    ]
+    hits = tuple(max(item.payload_bytes - lost, 0) for item, lost in zip(reads, missed))
+    return Access(hits, sum(part.written_back for part in parts), len(parts))
 
 
 def last_reads(tasks: Sequence[Task]) -> list[tuple[bool, ...]]:
@@ -88,12 +120,13 @@ def last_reads(tasks: Sequence[Task]) -> list[tuple[bool, ...]]:
     return found[::-1]
 
 
-def _touch(cache: L2, task: Task, last: Sequence[bool]) -> Access:
+def _touch(cache: L2, task: Task, last: Sequence[bool], slices: int = 1, index: int = 0) -> Access:
+    """One slice of a task; operands that are whole in every slice are hit in full by all but the first."""
     if task.is_load:  # the transfer goes to memory, past the cores' L2
         for item in task.outputs:
             cache.drop(item.address, item.payload_bytes)
         return cache.touch([], [])
-    reads = [(item.address, item.payload_bytes) for item in task.inputs if item is not None]
-    writes = [(item.address, item.payload_bytes) for item in task.outputs]
+    reads = [part_of(item, slices, index) for item in task.inputs if item is not None]
+    writes = [part_of(item, slices, index) for item in task.outputs]
     writes += [(span.address, span.bytes) for span in task.workspaces]
     return cache.touch(reads, writes, last)

@@ -129,10 +129,11 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
     """The profile row of a task that ran on the device."""
     why = shared_out(run.core.why, run.mean_cycles)
     imbalance = run.cycles - run.launch_cycles - run.mean_cycles
+    launches = run.launch_cycles * access.slices
     causes = dict.fromkeys(CAUSES, 0)
     for name, count in why.items():
         causes[CAUSE_OF[name]] += count
-    causes["launch"], causes["imbalance"] = run.launch_cycles, imbalance
+    causes["launch"], causes["imbalance"] = launches, imbalance
     read = sum(operand.payload_bytes for operand in task.inputs if operand is not None)
     misses = max(read - sum(access.hits), 0)
     moved = sum(count for path, count in run.moved.items() if path.startswith("GM->"))
@@ -140,7 +141,7 @@ def device_profile(task: Task, target: Target, run: KernelRun, access: Access, s
     return _row(
         task,
         start,
-        run.cycles,
+        run.cycles + launches - run.launch_cycles,
         block_dim=task.kernel.block_dim,
         pipes={name: count * run.waves for name, count in run.core.busy.items()},
         causes={name: count for name, count in causes.items() if count},

@@ -1,0 +1,66 @@
+"""Slices of the batch for L2: which tasks, how many, and what they cost."""
+
+import pytest
+
+from make_models import encoder_block
+from metadef.compiler import CompileOptions, compile_model
+from metadef.target import load_target
+from npusim.timing import time_program
+from npusim.timing.program import l2_accesses
+from npusim.timing.slices import part_of, sliced_chains
+
+P3 = "Ascend310P3"
+
+
+@pytest.fixture(scope="module")
+def program():
+    made = compile_model(encoder_block(), CompileOptions(soc=P3, dims={"batch": 8, "seq": 256}))
+    return made.model.program
+
+
+def test_what_fits_l2_is_not_cut(program):
+    assert sliced_chains(program.tasks, 1 << 40) == []
+
+
+def test_chains_are_cut_into_divisors_of_the_batch_and_hold_products(program):
+    chains = sliced_chains(program.tasks, 1 << 21)
+    assert chains
+    for chain in chains:
+        assert 8 % chain.slices == 0 and chain.slices > 1 and chain.stop - chain.first > 1
+        assert any(task.kernel.op_type == "BatchMatMulV2" for task in program.tasks[chain.first : chain.stop])
+
+
+def test_a_smaller_cache_takes_no_fewer_slices(program):
+    most = [
+        max((chain.slices for chain in sliced_chains(program.tasks, 1 << shift)), default=1) for shift in (24, 22, 20)
+    ]
+    assert most == sorted(most)
+
+
+def test_slices_of_a_stack_cover_it_and_weights_stay_whole(program):
+    for task in program.tasks:
+        for item in (*task.inputs, *task.outputs):
+            if item is None:
+                continue
+            parts = {part_of(item, 4, index) for index in range(4)}
+            whole = (item.address, item.payload_bytes)
+            assert parts == {whole} or sum(size for _, size in parts) == item.payload_bytes
+
+
+def test_accesses_stay_within_the_operands(program):
+    for task, access in zip(program.tasks, l2_accesses(program, program.tasks, load_target(P3))):
+        sizes = [item.payload_bytes for item in task.inputs if item is not None]
+        assert all(0 <= hit <= size for hit, size in zip(access.hits, sizes))
+
+
+def test_every_slice_is_a_launch():
+    made = compile_model(encoder_block(width=256), CompileOptions(soc=P3, dims={"batch": 16, "seq": 512}))
+    target = load_target(P3)
+    chains = sliced_chains(made.model.program.tasks, int(target.value("memory.l2_bytes")))
+    rows = time_program(made.model.program, target).tasks
+    assert chains
+    for chain in chains:
+        for row in rows[chain.first : chain.stop]:
+            start = target.cycles(target.value("launch.task_us") + target.value("launch.core_graph_us") * row.block_dim)
+            assert row.causes["launch"] == pytest.approx(chain.slices * start, rel=0.01)
+            assert sum(row.causes.values()) == row.cycles
