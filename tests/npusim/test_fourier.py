@@ -87,7 +87,7 @@ def test_other_types_keep_their_precision(depthwise, dtype, kind, limit):
 
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_chips_that_saturate(depthwise):
-    feed = {"x": np.clip(20000 * picture(np.float32)["x"], -65000, 65000).astype(np.float16)}
+    feed = {"x": np.clip(60000 * picture(np.float32)["x"], -65000, 65000).astype(np.float16)}
     ours, wanted = (
         InferenceSession(large_windows(depthwise), SessionOptions(soc="Ascend310P3", threads=1, numerics=numerics)).run(
             None, feed
@@ -112,7 +112,8 @@ def test_explanations_name_the_transforms_and_their_tiles():
     task = next(task for task in explainer.session.program.tasks if task.kernel.op_type == "Conv2D")
     facts = next(facts for facts in explainer.node(task.name).tasks if facts.task == task.id)
     edge = best_edge(Conv2D(1, CHANNELS, SIZE, SIZE, CHANNELS, (7, 7), pads=(3, 3, 3, 3)))[0]
-    assert facts.algorithm == "direct" and facts.host.startswith(f"fft_{edge}, kernel fourier:input:f16:{edge}, ")
+    assert facts.algorithm == "direct" and facts.host.startswith(f"fft_{edge}")
+    assert f"kernel fourier:input:f16:{edge}, spectra:products, fourier:output:f16:{edge}" in facts.host
 
 
 def test_command_line_allows_and_names_them(tmp_path):
