@@ -19,7 +19,7 @@ from metadef.program import Program, Task
 from npusim.device import Device, release_pages
 from npusim.executor import HOST_ROW, INDEX_OUT_OF_RANGE, NOT_FINITE, OK, TRACE_FULL, Executor
 from npusim.flow import Tracer, stepwise
-from npusim.kernels.plans import PlanOptions, loaded_tensors, plan_program, plan_task, task_table
+from npusim.kernels.plans import PlanOptions, StoredPlan, loaded_tensors, plan_program, plan_task, task_table
 
 NUMERICS = ("exact", "fast")
 
@@ -86,7 +86,8 @@ class LoadedProgram:
         self.options = PlanOptions(saturate=overflow == "saturate", numerics=numerics, deterministic=deterministic)
         alike = beside is not None and beside.device.holds_weights_of(self.device)
         self._packed: dict[object, Any] = beside._packed if beside and alike else {}
-        self.plan = plan_program(self.device, self.options, self._packed)
+        self.stored_plan = StoredPlan.of(program, self.options)
+        self.plan = plan_program(self.device, self.options, self._packed, self.stored_plan)
         self._loaded = loaded_tensors(program)
         self._executor = beside.executor if beside else Executor(self.threads)
         if len(self.plan.packing):
@@ -181,7 +182,8 @@ class LoadedProgram:
         if task.is_load:
             self.device.load(task)
             return
-        calls = plan_task(task, self.device, self.options, self._loaded)[0] if task.on_device else None
+        chosen = self.stored_plan.algorithm
+        calls = plan_task(task, self.device, self.options, self._loaded, chosen=chosen)[0] if task.on_device else None
         if calls is None:
             self._run_on_host(task)
             return

@@ -118,7 +118,8 @@ def _host_text(session: InferenceSession, task: Task) -> str:
     if position in plan.python_tasks:
         return f"NumPy: {plan.fallbacks.get(task.name, 'a task of the host')}"
     names = list(dict.fromkeys(plan.kernels_of(position)))
-    return f"{_host_algorithm(names)}, kernel {', '.join(names)}" if names else "nothing to compute"
+    source = "from the stored host plan" if session.loaded.stored_plan.is_stored else "chosen when it was loaded"
+    return f"{_host_algorithm(names)} ({source}), kernel {', '.join(names)}" if names else "nothing to compute"
 
 
 def _host_algorithm(names: Sequence[str]) -> str:

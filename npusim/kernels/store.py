@@ -17,7 +17,7 @@ import importlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ _MAGIC = b"npusim-kernel-1\n"
 _lock = threading.RLock()
 _addresses: dict[str, int] = {}
 _progress: Progress | None = None
+_asked: list[set[str]] = []
 
 
 def kernel_address(name: str) -> int:
@@ -62,6 +63,8 @@ def kernel_address(name: str) -> int:
     Raises KeyError for an unknown family and ValueError for parameters its generator refuses.
     """
     address = _addresses.get(name)
+    for names in _asked:
+        names.add(name)
     if address is None:
         prepare([name])
         address = _addresses[name]
@@ -85,6 +88,18 @@ def prepare(names: Iterable[str]) -> None:
             code[name] = object_code(name, host())
             _write(_path(name), code[name] or b"")
         _addresses.update(_load({n: c for n, c in code.items() if c is not None}))
+
+
+@contextlib.contextmanager
+def asked_kernels() -> Iterator[set[str]]:
+    """The names of all kernels whose addresses are asked for inside, by this thread or another."""
+    names: set[str] = set()
+    _asked.append(names)
+    try:
+        yield names
+    finally:
+        # By identity: two empty sets are equal.
+        _asked[:] = [item for item in _asked if item is not names]
 
 
 def warm(names: Iterable[str] | None = None) -> int:

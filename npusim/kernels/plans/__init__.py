@@ -12,7 +12,7 @@ import importlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -24,12 +24,15 @@ from npusim.kernels.desc import Call, task_table
 from npusim.kernels.dispatch import ROW_HOST, ROW_JUMP, ROW_JUMP_IF_ZERO
 from npusim.kernels.plans.merge import merged_calls
 from npusim.kernels.plans.site import NoFastKernel, PlanOptions, Site
+from npusim.kernels.plans.stored import StoredPlan
+from npusim.kernels.store import asked_kernels, prepare
 
 __all__ = [
     "HostPlan",
     "NoFastKernel",
     "PlanOptions",
     "Site",
+    "StoredPlan",
     "plan_program",
     "plan_task",
     "planned_types",
@@ -136,11 +139,27 @@ class HostPlan:
         return tuple(call.kernel for call in self.calls[first:last])
 
 
-def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any] | None = None) -> HostPlan:
+def plan_program(
+    device: Device, options: PlanOptions, packed: dict[object, Any] | None = None, stored: StoredPlan | None = None
+) -> HostPlan:
     """Plan all tasks of the device's program; kernels that are not in the store yet are compiled.
 
-    ``packed`` holds packed weights that programs over the same weights share.
+    ``packed`` holds packed weights that programs over the same weights share. What ``stored`` knows is not chosen
+    again, and all the kernels it names are linked in one go.
     """
+    with asked_kernels() as asked:
+        if stored is not None:
+            prepare(stored.kernels)
+        plan = _planned(device, options, packed, stored)
+    if stored is not None:
+        stored.save(asked)
+    return plan
+
+
+def _planned(
+    device: Device, options: PlanOptions, packed: dict[object, Any] | None, stored: StoredPlan | None
+) -> HostPlan:
+    chosen = None if stored is None else stored.algorithm
     planned: list[Sequence[Row]] = []
     python_tasks, fallbacks, late = [], {}, []
     packing: list[Call] = []
@@ -153,9 +172,8 @@ def plan_program(device: Device, options: PlanOptions, packed: dict[object, Any]
             late.append(position)
             planned.append([position])
             continue
-        calls, reason = (
-            plan_task(task, device, options, packed=packed, packing=packing) if task.on_device else (None, "")
-        )
+        plan = partial(plan_task, task, device, options, packed=packed, packing=packing, chosen=chosen)
+        calls, reason = plan() if task.on_device else (None, "")
         planned.append([position] if calls is None else calls)
         if calls is None:
             python_tasks.append(position)
@@ -231,19 +249,20 @@ def plan_task(
     loaded: frozenset[int] = frozenset(),
     packed: dict[object, Any] | None = None,
     packing: list[Call] | None = None,
+    chosen: Callable[[int, Callable[[], str]], str] | None = None,
 ) -> tuple[list[Call] | None, str]:
     """The calls of a device task and "", or None and the reason why only its twin can run it.
 
     ``loaded`` are tensors in the arena that hold a streamed weight at this moment; ``packed`` holds packed weights that
     programs over the same weights share. Calls that fill packed weights go to ``packing``, if it is given, and before
-    the task's own otherwise.
+    the task's own otherwise; ``chosen`` as in :class:`Site`.
     """
     if all(prod(operand.desc.shape) == 0 for operand in task.outputs):
         return [], ""
     function = _named("lanes.plan_lanes") if task.kernel.moves_lanes else planner_of(task.kernel.op_type)
     if function is None:
         return None, f"no fast kernel for operator {task.kernel.op_type}"
-    site = Site(task, device, options, loaded, packed)
+    site = Site(task, device, options, loaded, packed, chosen)
     calls: list[Call] | None
     try:
         calls, refusal = function(site), ""

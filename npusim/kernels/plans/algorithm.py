@@ -19,7 +19,7 @@ from npusim.kernels.conv import Conv2D
 from npusim.kernels.conv_pack import NARROW_LIMIT
 from npusim.kernels.cpu import host
 from npusim.kernels.plans.fourier import best_edge
-from npusim.kernels.plans.site import PlanOptions
+from npusim.kernels.plans.site import FFT, PlanOptions
 from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 
 # Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
@@ -28,7 +28,6 @@ _DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
 _DEPTHWISE_CYCLES, _ROW_PIXELS = 0.72, 9  # a multiply-add of a depthwise tile; pixels a row's tiles begin and end in
 _FILTER_BYTES_PER_CYCLE = 4.0
 _V_CYCLES, _SUM_CYCLES = 3.0, 3.0
-FFT = "fft_"
 _LEAST_GAIN = 1.08
 _SPECTRA_MARGIN = 1.15  # a filter's spectra take several times its memory
 _LEAST_CHANNELS = 8

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from metadef.format import WINOGRAD_FORMATS, Format
 from npusim.kernels.desc import Call
-from npusim.kernels.plans.algorithm import FFT, host_algorithm
 from npusim.kernels.plans.conv import plan_conv, shape_of
-from npusim.kernels.plans.fourier import plan_fourier
-from npusim.kernels.plans.site import Site
-from npusim.kernels.plans.winograd import plan_named, plan_winograd
+from npusim.kernels.plans.site import FFT, Site
 
 
 def plan_convolution(site: Site) -> list[Call]:
     """Conv2D on NC1HWC0 activations with constant filter and bias."""
     fmt = site.input(1).desc.format
     if fmt in WINOGRAD_FORMATS:
+        from npusim.kernels.plans.winograd import plan_named
+
         return plan_named(site, WINOGRAD_FORMATS[fmt])
-    algorithm = host_algorithm(shape_of(site), site.options) if _replaceable(site) else "direct"
+    algorithm = site.algorithm(lambda: _chosen(site)) if _replaceable(site) else "direct"
     if algorithm == "direct":
         return plan_conv(site)
     if algorithm.startswith(FFT):
+        from npusim.kernels.plans.fourier import plan_fourier
+
         return plan_fourier(site, int(algorithm.removeprefix(FFT)))
+    from npusim.kernels.plans.winograd import plan_winograd
+
     return plan_winograd(site, algorithm)
+
+
+def _chosen(site: Site) -> str:
+    """By the machine's model, which a stored plan makes needless."""
+    from npusim.kernels.plans.algorithm import host_algorithm
+
+    return host_algorithm(shape_of(site), site.options)
 
 
 def _replaceable(site: Site) -> bool:

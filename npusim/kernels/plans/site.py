@@ -29,6 +29,8 @@ ELEMENT_NAMES = {
 }
 
 
+FFT = "fft_"
+"""Beginning of the name of an algorithm by Fourier transforms; the edge of its tiles follows."""
 T = TypeVar("T")
 
 
@@ -55,9 +57,11 @@ class Site:
         options: PlanOptions,
         loaded: frozenset[int] = frozenset(),
         packed: dict[object, Any] | None = None,
+        chosen: Callable[[int, Callable[[], str]], str] | None = None,
     ) -> None:
         """``loaded`` are tensors in the arena that hold a streamed weight right now; ``packed`` is what programs over
-        the same weights share."""
+        the same weights share; ``chosen(task id, choose)`` is the algorithm of a task, from earlier where it is known.
+        """
         self.task = task
         self.kernel: Kernel = task.kernel
         self.device = device
@@ -65,6 +69,11 @@ class Site:
         self.loaded = loaded
         self.packing: list[Call] = []
         self._packed: dict[object, Any] = {} if packed is None else packed
+        self._chosen = chosen
+
+    def algorithm(self, choose: Callable[[], str]) -> str:
+        """How this computer carries the task out: as it was chosen before, or as ``choose`` says."""
+        return choose() if self._chosen is None else self._chosen(self.task.id, choose)
 
     @property
     def attrs(self) -> dict[str, Any]:
