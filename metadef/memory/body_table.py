@@ -139,7 +139,6 @@ class BodyTable(Sequence[Body]):
     rel: np.ndarray
     pools: list[str]
     reasons: dict[int, str] = field(default_factory=dict)
-    _asked: dict[int, Body] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, bodies: Sequence[Body]) -> BodyTable:
@@ -169,42 +168,32 @@ class BodyTable(Sequence[Body]):
     def __getitem__(self, place: slice) -> Sequence[Body]: ...
 
     def __getitem__(self, place: int | slice) -> Body | Sequence[Body]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        body = self._asked.get(place)
-        if body is None:
-            body = self._asked[place] = self._object(place)
-        return body
+        return self._objects[place]
 
     def __iter__(self) -> Iterator[Body]:
-        return (self[place] for place in range(len(self)))
+        return iter(self._objects)
 
     @cached_property
-    def _members(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the keys of every body begin in the list of keys sorted by body, and that list."""
-        there = np.flatnonzero(self.home >= 0)
-        order = there[np.argsort(self.home[there], kind="stable")]
-        return starts_of(np.bincount(self.home[there], minlength=len(self))), order
-
-    def _object(self, place: int) -> Body:
-        if not 0 <= place < len(self):
-            raise IndexError(place)
+    def _objects(self) -> list[Body]:
         row, rects = self.columns, self.rects
-        starts, order = self._members
-        places = {self.keys[k]: int(self.rel[k]) for k in order[starts[place] : starts[place + 1]].tolist()}
-        mine = range(int(rects.start[place]), int(rects.start[place + 1]))
-        made = [
-            Rect(
-                int(rects.rel[k]), int(rects.size[k]), int(rects.first[k]), int(rects.last[k]),
-                rects.labels[rects.label[k]], (tuple(rects.latest[k].tolist()), tuple(rects.known[k].tolist())),
+        there = np.flatnonzero(self.home >= 0)
+        members = there[np.argsort(self.home[there], kind="stable")]
+        places = list(zip(map(self.keys.__getitem__, members.tolist()), self.rel[members].tolist()))
+        member_start = starts_of(np.bincount(self.home[there], minlength=len(self))).tolist()
+        labels = map(rects.labels.__getitem__, rects.label.tolist())
+        reaches = zip(map(tuple, rects.latest.tolist()), map(tuple, rects.known.tolist()))
+        columns = (column.tolist() for column in (rects.rel, rects.size, rects.first, rects.last))
+        made, rect_start = list(map(Rect, *columns, labels, reaches)), rects.start.tolist()
+        pins = [None if pin == FREE else pin for pin in row.pin.tolist()]
+        return [
+            Body(
+                dict(places[member_start[i] : member_start[i + 1]]), made[rect_start[i] : rect_start[i + 1]],
+                modulus, residue, pins[i], self.pools[pool], REGIONS[region], self.reasons.get(i, ""),
             )
-            for k in mine
+            for i, (modulus, residue, pool, region) in enumerate(
+                zip(row.modulus.tolist(), row.residue.tolist(), row.pool.tolist(), row.region.tolist())
+            )
         ]  # fmt: skip
-        pin = int(row.pin[place])
-        return Body(
-            places, made, int(row.modulus[place]), int(row.residue[place]), None if pin == FREE else pin,
-            self.pools[row.pool[place]], REGIONS[row.region[place]], self.reasons.get(place, ""),
-        )  # fmt: skip
 
     def chosen(self, mask: np.ndarray) -> BodyTable:
         """The bodies of a mask, in order."""
@@ -219,7 +208,7 @@ class BodyTable(Sequence[Body]):
 
     def pinned(self) -> list[Body]:
         """The bodies that are pinned."""
-        return [self[i] for i in np.flatnonzero(self.columns.pin != FREE).tolist()]
+        return list(self.chosen(self.columns.pin != FREE))
 
     def offsets_of_keys(self, offsets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Which keys are here, and the offset of each of them, from those of the bodies (bytes)."""

@@ -6,11 +6,10 @@ distance of their offsets; a pair of bodies made of several rectangles may have 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,43 +118,39 @@ class Problem:
         return None
 
     def _conflicts(self) -> list[list[tuple[int, int, int]]]:
-        """Sweep over the steps; only rectangles alive together in step order, or unordered by events, are compared."""
-        rects = [(rect.first, i, rect) for i, body in enumerate(self.bodies) for rect in body.rects if rect.size]
-        rects.sort(key=lambda entry: (entry[0], entry[1]))
-        near: list[list[tuple[int, int, int]]] = [[] for _ in self.bodies]
+        """All pairs of rectangles that are alive together in step order, or unordered by events, at once."""
+        rects, owners = self.table.rects, self.table.rects.owner
+        order = np.flatnonzero(rects.size)
+        order = order[np.argsort(rects.first[order], kind="stable")]
+        owner, first, last, label = owners[order], rects.first[order], rects.last[order], rects.label[order]
+        if self.order.linear:
+            meets = last[None, :] >= first[:, None]
+        else:
+            meets = _unordered(rects.latest[order], rects.known[order])
+        apart = np.array([[exclusive(one, other) for other in rects.labels] for one in rects.labels], np.bool_)
+        if apart.any():
+            meets &= ~apart[label[:, None], label[None, :]]
+        later, earlier = np.nonzero(np.tril(meets & (owner[:, None] != owner[None, :]), -1))
+        if self.order.linear:
+            by_end = np.lexsort((earlier, last[earlier], later))
+            later, earlier = later[by_end], earlier[by_end]
+        r = np.stack((order[later], order[earlier]), axis=1).ravel()
+        q = np.stack((order[earlier], order[later]), axis=1).ravel()
+        by_body = np.argsort(owners[r], kind="stable")
+        r, q = r[by_body], q[by_body]
+        low, high = rects.rel[q] - rects.rel[r] - rects.size[r], rects.rel[q] + rects.size[q] - rects.rel[r]
+        entries = list(zip(owners[q].tolist(), low.tolist(), high.tolist()))
+        starts = starts_of(np.bincount(owners[r], minlength=len(self))).tolist()
+        return [entries[one:other] for one, other in pairwise(starts)]
 
-        def note(i: int, rect: Rect, j: int, other: Rect) -> None:
-            low, high = other.rel - rect.rel - rect.size, other.rel + other.size - rect.rel
-            near[i].append((j, low, high))
-            near[j].append((i, -high, -low))
 
-        if not self.order.linear:
-            for one, two in _unordered([rect for _, _, rect in rects]):
-                (_, i, rect), (_, j, other) = rects[one], rects[two]
-                if j != i and not exclusive(rect.labels, other.labels):
-                    note(i, rect, j, other)
-            return near
-        alive: list[tuple[int, int, int, Rect]] = []
-        for serial, (first, i, rect) in enumerate(rects):
-            while alive and alive[0][0] < first:
-                del alive[0]
-            for _, _, j, other in alive:
-                if j != i and not exclusive(rect.labels, other.labels):
-                    note(i, rect, j, other)
-            insort(alive, (rect.last, serial, i, rect))
-        return near
-
-
-def _unordered(rects: Sequence[Rect]) -> list[list[int]]:
-    """Pairs of rectangles on several streams neither of which surely ends before the other; the later one first."""
-    if not rects:
-        return []
-    latest, known = (np.array([rect.reach[k] for rect in rects], np.int64) for k in (0, 1))
-    before = np.ones((len(rects), len(rects)), np.bool_)
+def _unordered(latest: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Which rectangles on several streams have no order: neither surely ends before the other."""
+    before = np.ones((len(latest), len(latest)), np.bool_)
     for stream in range(latest.shape[1]):
         before &= latest[:, None, stream] <= known[None, :, stream]
-    pairs: list[list[int]] = np.argwhere(np.tril(~(before | before.T), -1)).tolist()
-    return pairs
+    unordered: np.ndarray = ~(before | before.T)
+    return unordered
 
 
 def worlds(table: BodyTable) -> list[dict[str, str]]:
