@@ -47,6 +47,18 @@ class Model:
         self.programs = programs
         self.attrs = dict(attrs or {})
         self._graph = graph
+        self._check: Callable[[], None] | None = None
+
+    def verified(self) -> Model:
+        """This model, when the check of its weights that ``load_om(beside=True)`` began is over.
+
+        Raises:
+            ModelError: the weights were changed after they were written.
+        """
+        if self._check is not None:
+            self._check()
+            self._check = None
+        return self
 
     @property
     def graph(self) -> Graph:
@@ -89,10 +101,11 @@ def save_om(model: Model, path: str | Path) -> Path:
     return write_om(path, OmHeader(name=model.name, user_info=CREATOR, platform_version=CREATOR), partitions)
 
 
-def load_om(path: str | Path, *, verify_weights: bool = True) -> Model:
+def load_om(path: str | Path, *, verify_weights: bool = True, beside: bool = False) -> Model:
     """Read an offline model. The weights stay in the file: a read-only map of it.
 
-    ``verify_weights=False`` skips reading the weights once for their checksum (large models).
+    ``verify_weights=False`` skips reading the weights once for their checksum (large models); ``beside`` reads them in
+    a thread of its own, which :meth:`Model.verified` waits for.
 
     Raises:
         ModelError: not an offline model, damaged, encrypted, or compiled by the vendor's ATC.
@@ -100,7 +113,8 @@ def load_om(path: str | Path, *, verify_weights: bool = True) -> Model:
     file = open_om(path)
     if not file.header.is_ours:
         raise _foreign(file)
-    file.verify(weights=verify_weights)
+    file.verify(weights=verify_weights and not beside)
+    check = file.verify_weights_beside() if verify_weights and beside else None
     try:
         tasks = json.loads(file.read(PartitionType.TASK_INFO))
         programs = {gear: program_from_json(data) for gear, data in tasks["programs"].items()}
@@ -120,7 +134,9 @@ def load_om(path: str | Path, *, verify_weights: bool = True) -> Model:
                 got=f"{weights.size}",
                 hint="the file is damaged: compile the model again",
             )
-    return Model(name, soc, lambda: _read_graph(file, weights), weights, programs, attrs)
+    model = Model(name, soc, lambda: _read_graph(file, weights), weights, programs, attrs)
+    model._check = check
+    return model
 
 
 def _read_graph(file: OmFile, weights: np.ndarray) -> Graph:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -117,17 +118,39 @@ class OmFile:
         """
         if not self.header.is_ours:
             return
-        part = self.find(PartitionType.WEIGHTS_DATA)
         with self.path.open("rb") as stream:
-            head = _digest_around(stream, part)
+            head = _digest_around(stream, self.find(PartitionType.WEIGHTS_DATA))
             if head != self.header.checksum[:32]:
                 raise _damaged(self.path, "checksum of header, graph and tasks differs")
-            if (
-                weights
-                and part is not None
-                and _digest_range(stream, part.offset, part.size) != self.header.checksum[32:]
-            ):
-                raise _damaged(self.path, "checksum of the weights differs")
+        if weights and not self._weights_are_whole():
+            raise self._damaged_weights()
+
+    def verify_weights_beside(self) -> Callable[[], None]:
+        """Begin to compare the weights' digest in a thread of its own; what is returned waits for the outcome.
+
+        Raises:
+            ModelError: when waited for: the weights were changed after they were written.
+        """
+        whole: list[bool] = []
+        thread = threading.Thread(target=lambda: whole.append(self._weights_are_whole()), daemon=True)
+        thread.start()
+
+        def wait() -> None:
+            thread.join()
+            if whole != [True]:
+                raise self._damaged_weights()
+
+        return wait
+
+    def _weights_are_whole(self) -> bool:
+        part = self.find(PartitionType.WEIGHTS_DATA)
+        if part is None or not self.header.is_ours:
+            return True
+        with self.path.open("rb") as stream:
+            return _digest_range(stream, part.offset, part.size) == self.header.checksum[32:]
+
+    def _damaged_weights(self) -> ModelError:
+        return _damaged(self.path, "checksum of the weights differs")
 
 
 def write_om(path: str | Path, header: OmHeader, partitions: Mapping[PartitionType, bytes | np.ndarray]) -> Path:

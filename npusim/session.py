@@ -150,6 +150,7 @@ class InferenceSession:
         self._gears = GearBox(self.model.programs, load, self.options.padding)
         self._gear, self.program = next(iter(self.model.programs.items()))
         loaded = self._gears.loaded(self._gear)
+        self.model.verified()
         if self.options.elastic and self._gears.geared and self._compilation is not None:
             from npusim.elastic import Elastic
 
@@ -309,7 +310,7 @@ class InferenceSession:
         if isinstance(source, Model):
             return self._checked_model(source)
         if isinstance(source, str | Path) and str(source).endswith(".om"):
-            return self._checked_model(load_om(Path(source)))
+            return self._checked_model(load_om(Path(source), beside=True))
         from metadef.compiler import compile_model
         from npusim.spill import spill
 

@@ -140,6 +140,8 @@ def test_flipped_weight_is_found_unless_told_otherwise(saved):
     with pytest.raises(ModelError, match="checksum of the weights differs"):
         load_om(saved)
     assert load_om(saved, verify_weights=False).program.tasks
+    with pytest.raises(ModelError, match="checksum of the weights differs"):
+        load_om(saved, beside=True).verified()
 
 
 @pytest.mark.parametrize(
