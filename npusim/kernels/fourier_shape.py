@@ -7,8 +7,9 @@ part of frequencies 1 .. edge/2 - 1. The first two are real down the tile; there
 points, the others complex; the remaining columns are complex at every vertical frequency.
 
 Between dense channels every complex point takes three real products (Gauss): with image a + ib and filter c + id,
-p0 = a (d - c), p1 = b (c + d), p2 = (a + b) c give p2 - p1 + i (p2 + p0). A product is a plane: a matrix product over
-channels. Depthwise, the spectra are multiplied point by point.
+p0 = a (d - c), p1 = b (c + d), p2 = (a + b) c give p2 - p1 + i (p2 + p0). Image spectra and sums are kept in planes,
+one for each real number of a spectrum: `[plane][channel group][tile][16]`, the four real points first, then real and
+imaginary part of the others by column. Depthwise, the spectra are multiplied point by point.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def error_factor(edge: int, channels: int) -> float:
     The norms are those of the tile's pixels and of the filter's taps. Higham, Accuracy and Stability of Numerical
     Algorithms, theorem 24.2: each of the 2 log2(edge) butterfly levels, forward and backward, adds at most 7 units to
     the relative error of the norm; a product of Gauss' scheme, its sums over `channels` and their combination at most
-    4 (channels + 4). The usual error is far below: about one unit.
+    4 (channels + 4). Random images and filters, those of large dynamic range among them, stay below 3.
     """
     return 28 * float(np.log2(edge)) + 4 * (channels + 4)
 
@@ -75,7 +76,8 @@ def error_factor(edge: int, channels: int) -> float:
 class PackedSpectrum:
     """A filter's spectra in the order the kernels read them, made once at load (fp32).
 
-    Dense: `[plane][unit of 16 * vectors output channels][input channel][16 * vectors]`, tail units one vector wide.
+    Dense: the four real points as `[point][unit of 16 * vectors output channels][input channel][16 * vectors]`, then
+    the complex ones as `[point][unit][real, imaginary][input channel][16 * vectors]`; tail units are one vector wide.
     Depthwise (vectors 0): `[16-channel group][spectrum in the order of the columns][16]`.
     """
 
@@ -179,7 +181,6 @@ class Tiles:
         self.layout = Scratch(grown, "dense" if self.dense else "depthwise")
         self.layout.set_band(self.m[0])
         self.grown = grown
-
         self.all_rows, self.count = shape.n * self.rows, shape.n * self.rows * self.columns
         per_row = edge * edge * self.columns * (self.groups + self.out_groups) * PIXEL
         # Every band reads the filter again, which costs more than spectra that leave the cache.
