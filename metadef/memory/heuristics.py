@@ -7,7 +7,7 @@ comparison).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -60,10 +60,22 @@ def by_area(problem: Problem) -> list[int]:
     return _sorted_by([size * (a - b - 1) for size, a, b in zip(problem.extents, problem.first, problem.last)])
 
 
-def by_life(problem: Problem) -> list[int]:
-    """Longest lives first, in classes that double; each class in order of birth."""
-    classes = [(a - b - 1).bit_length() for a, b in zip(problem.first, problem.last)]
-    return _sorted_by([-size for size in classes], problem.first)
+def by_crowding(problem: Problem, power: int) -> list[int]:
+    """Longest lives first, where a step counts the more the busier it is; see :func:`crowding`."""
+    order: list[int] = np.argsort(-crowding(problem, power), kind="stable").tolist()
+    return order
+
+
+def crowding(problem: Problem, power: int) -> np.ndarray:
+    """How many steps each body lives; a step counts as (its live bytes / those of the busiest step) ** power."""
+    row = problem.table.columns
+    change = np.zeros(int(row.last.max(initial=0)) + 2, np.int64)
+    np.add.at(change, row.first, row.extent)
+    np.subtract.at(change, row.last + 1, row.extent)
+    live = np.cumsum(change).astype(np.float64)
+    counted = np.concatenate([[0.0], np.cumsum((live / max(live.max(), 1.0)) ** power)])
+    lives: np.ndarray = counted[row.last + 1] - counted[row.first]
+    return lives
 
 
 def by_breadth(problem: Problem) -> list[int]:
@@ -222,3 +234,14 @@ def block_pool(problem: Problem) -> Offsets | None:
         starts.append(cursor)
         cursor += -(-height // SLOT_BYTES) * SLOT_BYTES
     return [starts[block] for block in block_of]
+
+
+PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
+    "greedy-by-size": greedy_by_size,
+    "greedy-by-breadth": greedy_by_breadth,
+    "execution-order": execution_order,
+    "greedy-by-area": greedy_by_area,
+    "first-fit-by-size": first_fit_by_size,
+    "block-pool": block_pool,
+}
+QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")

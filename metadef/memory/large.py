@@ -1,7 +1,7 @@
 """Pools of thousands of bodies: conflicts as arrays, and the compiled ways to place them.
 
 :class:`Problem` and the quick planners come here above ``LARGE_BODIES`` bodies. A placement is the one the plain code
-would give; raising what does not fit takes the hill climb's part.
+would give; ``ejection`` takes the hill climb's part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from metadef.memory import large_kernel
+from metadef.memory import eject_kernel, large_kernel
 from metadef.memory.body_table import BodyTable
 from metadef.memory.live import StepOrder, exclusive
 
@@ -52,52 +52,29 @@ class LargeConflicts:
     def place(self, order: Sequence[int], best_fit: bool) -> list[int] | None:
         """Bodies in the given order into the lowest or tightest gap; None where pinned bodies are in the way."""
         offsets = np.where(self.pins >= 0, self.pins, -1)
-        self._pass(np.array(order, np.int64), offsets, np.ones(len(offsets), np.bool_), best_fit)
+        large_kernel.place(np.array(order, np.int64), offsets, self.table, self.grid, self.pins >= 0, best_fit)
         if (self.pins >= 0).any() and self.overlaps(offsets.tolist()):
             return None
         found: list[int] = offsets.tolist()
         return found
 
-    def raise_misfits(self, start: Sequence[int], target: int, visits: int) -> list[int] | None:
-        """First fit; then, again and again, what ends above ``target`` bytes moves half way forward in the order.
+    def eject(
+        self, offsets: np.ndarray, weight: np.ndarray, target: int, visits: int, salt: int
+    ) -> tuple[np.ndarray | None, int]:
+        """Move what ends above ``target`` bytes below it, pushing out what weighs least; see ``eject_kernel``.
 
-        Only bodies that a lower neighbour has pushed are placed anew. Gives the best placement met within so many
-        visits of conflicts (None: pinned bodies are in the way).
+        Gives the placement below the target, or None where so many visits of conflicts did not do; and the visits
+        made. ``salt`` makes another search from the same start.
         """
-        order, extents = np.array(start, np.int64), self.extents
-        offsets, dirty = np.where(self.pins >= 0, self.pins, -1), np.ones(len(extents), np.bool_)
-        best: np.ndarray | None = None
-        while visits > 0:
-            visits -= self._repair(order, offsets, dirty, target) + len(order) // 4
-            tops = np.where(extents > 0, offsets + extents, 0)
-            if best is None or tops.max() < np.max(best + extents, where=extents > 0, initial=0):
-                best = offsets.copy()
-            raised = (tops > target) & (self.pins < 0)
-            if not raised.any():
-                break
-            old = self._ranks(order)
-            order = np.argsort(np.where(raised, old - 2, 2 * old), kind="stable")
-            large_kernel.mark_moved(raised, old, self._ranks(order), self.table, dirty)
-        if best is None or ((self.pins >= 0).any() and self.overlaps(best.tolist())):
-            return None
-        found: list[int] = best.tolist()
-        return found
-
-    def _ranks(self, order: np.ndarray) -> np.ndarray:
-        rank = np.full(len(self.extents), len(self.extents), np.int64)
-        rank[order] = np.arange(len(order))
-        rank[self.pins >= 0] = -1
-        return rank
-
-    def _repair(self, order: np.ndarray, offsets: np.ndarray, dirty: np.ndarray, target: int) -> int:
-        ranks, pinned = self._ranks(order), self.pins >= 0
-        changing = (order, ranks, dirty, offsets)
-        return int(large_kernel.repair(*changing, self.extents, target, self.table, self.grid, pinned))
-
-    def _pass(self, order: np.ndarray, offsets: np.ndarray, dirty: np.ndarray, best_fit: bool) -> int:
-        ranks = self._ranks(order)
-        pinned = self.pins >= 0
-        return int(large_kernel.place(order, ranks, dirty, offsets, self.table, self.grid, pinned, best_fit))
+        moved, count = offsets.copy(), len(self.extents)
+        misfits = np.flatnonzero((offsets + self.extents > target) & (self.extents > 0) & (self.pins < 0))
+        moved[misfits] = -1
+        placed, until, queue = np.zeros((3, count), np.int64)
+        queue[: len(misfits)] = np.roll(misfits, salt)
+        bodies, state = (moved, self.extents, weight, self.pins >= 0), (placed, until, queue)
+        work = np.empty((eject_kernel.WORK_ROWS, int(np.diff(self.table[0]).max(initial=0))), np.int64)
+        spent, left = eject_kernel.eject(bodies, self.table, self.grid, state, work, target, len(misfits), visits, salt)
+        return None if left else moved, int(spent)
 
 
 def _last_unordered(last: np.ndarray, latest: np.ndarray, order: StepOrder) -> np.ndarray:

@@ -101,83 +101,25 @@ def _lowest(count, lows, highs, cursor, modulus, residue):
 
 
 @_compiled
-def place(order, rank, dirty, offsets, table, grid, pinned, best_fit):
-    """Put dirty bodies, in the given order, where those of lower rank leave room; what they push becomes dirty.
-
-    ``rank`` is each body's position in the order, pinned ones -1. Changes ``offsets``; gives the conflicts visited.
-    """
+def place(order, offsets, table, grid, pinned, best_fit):
+    """Put bodies in this order where pinned and earlier ones leave room. Changes ``offsets`` (-1: not placed)."""
     start, near, low, high = table
     most = np.max(start[1:] - start[:-1]) if order.size else 0
     lows, highs = np.empty(most, np.int64), np.empty(most, np.int64)
-    visits = 0
     for i in order:
-        if pinned[i] or not dirty[i]:
+        if pinned[i]:
             continue
-        dirty[i] = False
         modulus, residue, count = grid[0][i], grid[1][i], 0
-        visits += start[i + 1] - start[i] + 1
         for e in range(start[i], start[i + 1]):
             j = near[e]
-            if rank[j] < rank[i] and offsets[j] + high[e] > 0:
+            if offsets[j] >= 0 and offsets[j] + high[e] > 0:
                 lows[count], highs[count] = offsets[j] + low[e], offsets[j] + high[e]
                 count += 1
         least = residue if modulus > 1 else 0
         if best_fit:
-            at = _tightest(count, lows, highs, least, modulus, residue)
+            offsets[i] = _tightest(count, lows, highs, least, modulus, residue)
         else:
-            at = _lowest(count, lows, highs, least, modulus, residue)
-        if at == offsets[i]:
-            continue
-        offsets[i] = at
-        for e in range(start[i], start[i + 1]):
-            if rank[near[e]] > rank[i]:
-                dirty[near[e]] = True
-    return visits
-
-
-@_compiled
-def repair(order, rank, dirty, offsets, extents, target, table, grid, pinned):
-    """As :func:`place` with the lowest gap, but a body that may stay where it is, below ``target`` bytes, stays."""
-    start, near, low, high = table
-    most = np.max(start[1:] - start[:-1]) if order.size else 0
-    lows, highs = np.empty(most, np.int64), np.empty(most, np.int64)
-    visits = 0
-    for i in order:
-        if pinned[i] or not dirty[i]:
-            continue
-        dirty[i] = False
-        modulus, residue, count, here = grid[0][i], grid[1][i], 0, offsets[i]
-        visits += start[i + 1] - start[i] + 1
-        stays = here >= 0 and here + extents[i] <= target
-        for e in range(start[i], start[i + 1]):
-            j = near[e]
-            if rank[j] < rank[i] and offsets[j] + high[e] > 0:
-                lows[count], highs[count] = offsets[j] + low[e], offsets[j] + high[e]
-                stays = stays and not lows[count] < here < highs[count]
-                count += 1
-        if stays:
-            continue
-        at = _lowest(count, lows, highs, residue if modulus > 1 else 0, modulus, residue)
-        if at == here:
-            continue
-        offsets[i] = at
-        for e in range(start[i], start[i + 1]):
-            if rank[near[e]] > rank[i]:
-                dirty[near[e]] = True
-    return visits
-
-
-@_compiled
-def mark_moved(raised, old, new, table, dirty):
-    """After a change of ranks: raised bodies, and those that a raised neighbour has passed, must be placed anew."""
-    start, near = table[0], table[1]
-    for i in range(raised.size):
-        if raised[i]:
-            dirty[i] = True
-            for e in range(start[i], start[i + 1]):
-                j = near[e]
-                if (old[j] < old[i]) != (new[j] < new[i]):
-                    dirty[j] = True
+            offsets[i] = _lowest(count, lows, highs, least, modulus, residue)
 
 
 @_compiled

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from metadef.memory.pause import collector_paused
 from metadef.memory.plan import MemoryPlan
-from metadef.memory.pool import Solution, pools_of
+from metadef.memory.pool import Solution, Wish, pools_of
 from metadef.memory.refusal import capacity_error, pin_error
 from metadef.memory.rows import assemble
-from metadef.memory.search import Wish, solve_pool
+from metadef.memory.search import solve_pool
 from metadef.schedule import Schedule
 
 

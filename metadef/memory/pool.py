@@ -1,4 +1,6 @@
-"""What the search works on: the bodies, pairs and order of each memory pool; and what it gives, a Solution."""
+"""What the search works on: the bodies, pairs and order of each memory pool; what is asked of it, a Wish;
+and what it gives, a Solution.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metadef.error import UsageError, suggest
 from metadef.memory.bodies import make_bodies
 from metadef.memory.body_table import BodySet, BodyTable
+from metadef.memory.heuristics import PLANNERS
 from metadef.memory.live import LiveTable, StepOrder, live_table
 from metadef.memory.pairs import Pairs, legal_pairs
 from metadef.schedule import Schedule
+
+METHODS = ("best", *PLANNERS, "hill-climb", "exact")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the caller wants: planner, capacity (bytes or None), budget, whether to go on below the capacity."""
+
+    method: str = "best"
+    capacity: int | None = None
+    budget_s: float = 1.0
+    reuse: bool = True
+    minimise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            known = ", ".join(METHODS)
+            raise UsageError(
+                f"no planner '{self.method}'", expected=f"one of {known}", hint=suggest(self.method, METHODS)
+            )
+
+    def goal(self, lower: int) -> int:
+        """Peak at which the search may stop."""
+        return lower if self.capacity is None or self.minimise else max(lower, self.capacity)
 
 
 @dataclass(frozen=True)

@@ -6,40 +6,23 @@ imported only when the quick planners have failed to reach the goal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from metadef.error import UsageError, suggest
 from metadef.memory import heuristics
+from metadef.memory.heuristics import PLANNERS, QUICK
 from metadef.memory.pairs import Pairs, take_pairs
-from metadef.memory.pool import Pool, Solution
+from metadef.memory.pool import Pool, Solution, Wish
 from metadef.memory.problem import Problem, lower_bound, theory_min
 from metadef.memory.relations import solve_relations
 
 VISITS_PER_S = 2_500_000
 """Conflict entries a first-fit placement visits in a second of budget (interpreted Python)."""
 
-PLANNERS: dict[str, Callable[[Problem], list[int] | None]] = {
-    "greedy-by-size": heuristics.greedy_by_size,
-    "greedy-by-breadth": heuristics.greedy_by_breadth,
-    "execution-order": heuristics.execution_order,
-    "greedy-by-area": heuristics.greedy_by_area,
-    "first-fit-by-size": heuristics.first_fit_by_size,
-    "block-pool": heuristics.block_pool,
-}
-QUICK = ("greedy-by-size", "execution-order", "greedy-by-breadth", "greedy-by-area", "first-fit-by-size")
-METHODS = ("best", *PLANNERS, "hill-climb", "exact")
-
-RAISED_ORDERS: tuple[tuple[Callable[[Problem], list[int]], int], ...] = (
-    (heuristics.by_breadth, 5_000_000),
-    (heuristics.by_life, 3_000_000),
-    (heuristics.by_birth, 16_000_000),
-)
-"""Orders to start from in a large pool, and the conflicts that repairs may visit in a second of budget.
-
-Where one of these shares is too small to place every body once, the first order gets them all."""
+EJECTION_VISITS_PER_S = 4_000_000
+"""Conflicts that the search of large pools visits in a second of budget."""
 
 LATER_CHOICES = 4
 """The second and third choice of in-place pairs get this part of it."""
@@ -52,28 +35,6 @@ RELATION_NODES_PER_S = 6_000
 
 SHARE_OF_HILL_CLIMB, LONGEST_HILL_CLIMB_S, MOST_TRIES = 0.2, 0.25, 20_000
 """What the hill climb gets of the budget where the exact search can follow (where not, it gets all), and its tries."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the caller wants: planner, capacity (bytes or None), budget, whether to go on below the capacity."""
-
-    method: str = "best"
-    capacity: int | None = None
-    budget_s: float = 1.0
-    reuse: bool = True
-    minimise: bool = False
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            known = ", ".join(METHODS)
-            raise UsageError(
-                f"no planner '{self.method}'", expected=f"one of {known}", hint=suggest(self.method, METHODS)
-            )
-
-    def goal(self, lower: int) -> int:
-        """Peak at which the search may stop."""
-        return lower if self.capacity is None or self.minimise else max(lower, self.capacity)
 
 
 def solve_pool(pool: Pool, wish: Wish) -> Solution:
@@ -106,7 +67,7 @@ class _Search:
         ranked: list[tuple[int, Problem, Pairs]] = []
         for problem, taken in self._variants():
             if problem.large and self.wish.method not in PLANNERS:
-                peak = self._raise(problem, taken, bool(ranked))
+                peak = self._eject(problem, taken, bool(ranked))
             else:
                 peak = self._quick(problem, taken)
             if self.found.optimal or self._done():
@@ -161,19 +122,13 @@ class _Search:
                 break
         return min(peaks)
 
-    def _raise(self, problem: Problem, taken: Pairs, again: bool) -> int:
-        """A large pool: first fit in several orders, each with its share of repairs; the best peak."""
-        assert problem.large is not None
-        orders, part = RAISED_ORDERS, self.wish.budget_s / (LATER_CHOICES if again else 1)
-        if problem.entries > part * min(visits for _, visits in orders):
-            orders = ((orders[0][0], sum(visits for _, visits in orders)),)
-        peaks = []
-        for order, visits in orders:
-            offsets = problem.large.raise_misfits(order(problem), self.goal, max(int(part * visits), 1))
-            peaks.append(self._offer(problem, taken, offsets, "raise-misfits"))
-            if self.found.optimal or self._done():
-                break
-        return min(peaks)
+    def _eject(self, problem: Problem, taken: Pairs, again: bool) -> int:
+        """A large pool: first fit, then what does not fit at the cost of what does; the peak."""
+        from metadef.memory.ejection import eject_misfits
+
+        part = self.wish.budget_s / (LATER_CHOICES if again else 1)
+        offsets = eject_misfits(problem, self.goal, int(part * EJECTION_VISITS_PER_S))
+        return self._offer(problem, taken, offsets, "ejection")
 
     def _climb(self, problem: Problem, taken: Pairs) -> None:
         """Half of the hill climb's share for one problem."""

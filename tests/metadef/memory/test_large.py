@@ -1,21 +1,22 @@
-"""Thousands of bodies: the compiled code gives the plain code's conflicts and placements, and raising what does not fit
-reaches the live set.
+"""Thousands of bodies: the compiled code gives the plain code's conflicts and placements, and what it ejects
+and places anew keeps every rule.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from metadef.memory import check_plan, heuristics, plan_memory
 from metadef.memory import problem as problem_module
 from metadef.memory.body_table import Body, BodyTable, Rect
+from metadef.memory.ejection import eject_misfits
 from metadef.memory.live import StepOrder
 from metadef.memory.pairs import Pairs
-from metadef.memory.problem import Problem, theory_min
+from metadef.memory.problem import Problem, lower_bound, theory_min
 from tools.bench.plan_shapes import mixed, skips
 
 
@@ -70,24 +71,29 @@ def test_pins_in_the_way_are_noticed(both: Callable):
     bodies = [Body({i: 0}, [Rect(0, 10, 0, 3)], pinned=pin) for i, pin in enumerate((0, 5, None))]
     plain, large = both(bodies)
     assert heuristics.greedy_by_size(plain) is None and heuristics.greedy_by_size(large) is None
-    assert large.large.raise_misfits([0, 1, 2], 10, 1000) is None
+    assert eject_misfits(large, 10, 1000) is None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_raising_gives_safe_placements_no_worse_than_first_fit(seed: int, both: Callable):
-    bodies = random_bodies(seed)
+def test_ejection_keeps_to_conflicts_grids_pins_and_target(seed: int, both: Callable):
+    bodies = random_bodies(seed, pins=seed == 3)
     _, large = both(bodies)
-    order = heuristics.by_birth(large)
-    bound = theory_min(BodyTable.of(bodies), Pairs.none(), 100)
-    peaks = []
-    for visits in (1, 100_000, 1_000_000):
-        offsets = large.large.raise_misfits(order, bound, visits)
-        assert large.overlaps(offsets) is None
+    conflicts = large.large
+    start = np.array(heuristics.execution_order(large), np.int64)
+    weight = np.ones(len(bodies), np.int64)
+    lower = lower_bound(BodyTable.of(bodies), theory_min(BodyTable.of(bodies), Pairs.none(), 100))
+    lowered = 0
+    for target in (large.peak(start.tolist()), 2 * lower, lower):
+        moved, spent = conflicts.eject(start, weight, target, 20_000, seed)
+        assert (moved is None) <= (spent >= 20_000)
+        if moved is None:
+            continue
+        offsets = moved.tolist()
+        lowered += 1
+        assert large.overlaps(offsets) is None and large.peak(offsets) <= target
         assert all((offset - body.residue) % body.modulus == 0 for offset, body in zip(offsets, bodies))
-        peaks.append(large.peak(offsets))
-        assert offsets == large.large.raise_misfits(order, bound, visits)
-    assert peaks[0] == large.peak(heuristics.place(large, order, best_fit=False))
-    assert all(later <= earlier for earlier, later in pairwise(peaks))
+        assert all(body.pinned in (None, offset) for offset, body in zip(offsets, bodies))
+    assert lowered
 
 
 @pytest.mark.parametrize("reach", [0, 200])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from metadef.error import ContractError, PlanError, UsageError
 from metadef.format import slot_bytes
 from metadef.memory import check_plan, plan_memory
-from metadef.memory.search import QUICK
+from metadef.memory.heuristics import QUICK
 from metadef.schedule import InPlace, Schedule, ScheduleTensor, Step, TensorKind, View
 from tests.metadef.memory.schedules import Maker, random_schedules, residual_network
 
