@@ -56,7 +56,7 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
     tasks = list(tasks)
     cache = L2(int(target.value("memory.l2_bytes")))
     managed = "memory.l2_last_read" in target.constants and target.value("memory.l2_last_read")
-    last = last_reads(tasks) if managed else [()] * len(tasks)
+    last = last_reads(tasks)
     sliced = "memory.l2_batch_slices" in target.constants and target.value("memory.l2_batch_slices")
     chains = _rounds(tasks, cache.capacity, sliced)
     accesses: list[Access] = []
@@ -65,7 +65,8 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
             cache.drop(binding.operand.address, binding.operand.payload_bytes)
         accesses = []
         for first, stop, slices in chains:
-            chain = list(zip(tasks[first:stop], last[first:stop]))
+            flags = last[first:stop] if managed else _used_up(tasks[first:stop], last[first:stop], slices)
+            chain = list(zip(tasks[first:stop], flags))
             rounds = [[_touch(cache, task, ended, slices, index) for task, ended in chain] for index in range(slices)]
             accesses += [_joined(task, parts) for (task, _), parts in zip(chain, zip(*rounds))]
     return accesses
@@ -80,6 +81,18 @@ def _rounds(tasks: Sequence[Task], l2_bytes: int, sliced: bool) -> list[tuple[in
         found.append((chain.first, chain.stop, chain.slices))
         at = chain.stop
     return found + [(index, index + 1, 1) for index in range(at, len(tasks))]
+
+
+def _used_up(chain: Sequence[Task], last: Sequence[tuple[bool, ...]], slices: int) -> list[tuple[bool, ...]]:
+    """Which operands of a chain make room when they are read: what it made itself, for the next slice takes its place.
+
+    Nothing makes room in a stretch that is not sliced.
+    """
+    made = {item.address for task in chain for item in task.outputs} if slices > 1 else set()
+    return [
+        tuple(over and item.address in made for over, item in zip(flags, filter(None, task.inputs)))
+        for task, flags in zip(chain, last)
+    ]
 
 
 def _joined(task: Task, parts: Sequence[Access]) -> Access:
