@@ -5,8 +5,8 @@
 CPU time of the calling thread, contenders interleaved in one run, medians (minima) of the rounds. `ratio` is peer time
 / our time: above 1 we are faster; `torch` is that of the fastest of its layouts. The share is our median against the
 peak at the register width in use, timed in the same rounds; `bandwidth` is against the faster of NumPy's copy and our
-own. Ours is fp16 at rest, the peers fp32. Every line ends in its bounds and `ok` or `MISS`. --json prints one object
-with load average, peaks and all rows (times in us), and nothing else.
+own, which goes past the caches. Ours is fp16 at rest, the peers fp32. Every line ends in its bounds and `ok` or `MISS`.
+--json prints one object with load average, peaks and all rows (times in us), and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from npusim.kernels.desc import Call, task_table
 from npusim.kernels.elementwise import View, elementwise
 from npusim.kernels.matmul import Matrix, matmul, pack_matmul
 from npusim.kernels.rows import RowShape, layer_norm, softmax
+from npusim.kernels.weights import aligned
 from tools.bench.measure import Peak, Report, interleave, session
 
 # (channels in, size, channels out, kernel, stride, padding, times in ResNet-50)
@@ -241,22 +242,17 @@ def bench_vector(bench: Bench) -> None:
 
 
 def bench_bandwidth(bench: Bench) -> None:
-    """Eight million elements: bytes read and written once in our time, against those of a copy."""
+    """Eight million elements: bytes read and written once in our time, against those of the faster of two copies.
+
+    `arithmetic` is the time of as many elements of one row, again and again in the caches, over that of the line: what
+    is near 1 waits for arithmetic, whatever memory gives.
+    """
     for element, dtype in (("f16", np.float16), ("f32", np.float32)):
-        x, y, out = (RNG.standard_normal(LARGE, np.float32).astype(dtype) for _ in range(3))
-        gain = np.ones(LARGE[1], dtype)
-        view = [View.dense(t.ctypes.data, element, LARGE) for t in (x, y, out)]
-        places = (x.ctypes.data, element), (out.ctypes.data, element)
-        weights = (gain.ctypes.data, gain.ctypes.data, element, 1e-5)
-        calls = {
-            "copy": elementwise("x0", view[:1], view[2], LARGE),
-            "Add": elementwise("add(x0,x1)", view[:2], view[2], LARGE),
-            "Relu": elementwise("relu(x0)", view[:1], view[2], LARGE),
-            "Sigmoid": elementwise("sigmoid(x0)", view[:1], view[2], LARGE),
-            "Softmax": softmax(*RowShape.axis(LARGE, 1, *places)),
-            "LayerNorm": layer_norm(*RowShape.axis(LARGE, 1, *places), *weights),
-        }
+        x, y, out = (aligned(RNG.standard_normal(LARGE, np.float32).astype(dtype)).reshape(LARGE) for _ in range(3))
+        calls = vector_calls(element, (x, y, out), LARGE)
+        rows = vector_calls(element, (x, y, out), (1, LARGE[1]))
         tables = {name: task_table([call]) for name, call in calls.items()}
+        tables |= {f"{name} in cache": task_table([call] * LARGE[0]) for name, call in rows.items()}
         runs: Contenders = {n: lambda t=t: bench.executor.run(t) for n, t in tables.items()}
         result = interleave(runs | {"numpy": lambda o=out, x=x: np.copyto(o, x)}, bench.rounds, time.thread_time_ns)
         rates = {n: x.nbytes * (3 if n == "Add" else 2) / seconds[0] / 1e9 for n, seconds in result.items()}
@@ -266,10 +262,31 @@ def bench_bandwidth(bench: Bench) -> None:
                 "name": f"{name} of {x.size} {element}",
                 "us": result[name][0] * 1e6,
                 "bandwidth": rates[name] / most,
+                "of_numpy": rates[name] / rates["numpy"],
+                "arithmetic": result[f"{name} in cache"][0] / result[name][0],
             }
             rate = f"{rates[name]:5.1f} GB/s, copy {most:5.1f}: {row['bandwidth']:4.0%}"
+            rate += f"; of NumPy's copy {row['of_numpy']:4.0%}; arithmetic {row['arithmetic']:4.0%}"
             text = f"{row['name']:28} {row['us']:8.0f} us {rate}"
             bench.report.line(row, text, {"bandwidth": 0.8})
+
+
+def vector_calls(element: str, arrays: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Call]:
+    """Operators over the first elements of x, y and an output, rows along the last axis."""
+    x, y, out = arrays
+    view = [View.dense(t.ctypes.data, element, shape) for t in (x, y, out)]
+    places = (x.ctypes.data, element), (out.ctypes.data, element)
+    gain = np.ones(shape[1], x.dtype)
+    norm = layer_norm(*RowShape.axis(shape, 1, *places), gain.ctypes.data, gain.ctypes.data, element, 1e-5)
+    norm.keep.append(gain)
+    return {
+        "copy": elementwise("x0", view[:1], view[2], shape),
+        "Add": elementwise("add(x0,x1)", view[:2], view[2], shape),
+        "Relu": elementwise("relu(x0)", view[:1], view[2], shape),
+        "Sigmoid": elementwise("sigmoid(x0)", view[:1], view[2], shape),
+        "Softmax": softmax(*RowShape.axis(shape, 1, *places)),
+        "LayerNorm": norm,
+    }
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {
