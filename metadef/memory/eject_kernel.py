@@ -2,16 +2,19 @@
 
 A waiting body takes the offset below the target at which the bodies in its way weigh least together; those go to the
 end of the queue. What has been placed often weighs more, and what has just pushed others out may stay for a while, so
-that the search does not turn in circles. Conflicts and grids as in ``large_kernel``.
+that the search does not turn in circles. Rectangles, conflicts and grids as in ``large_kernel``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from metadef.jit import compiled
 
 _compiled: Any = compiled()
+_helper: Any = compiled(cache=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 WORK_ROWS = 6
 LOW, HIGH, PRICE, OWNER, BY_LOW, BY_HIGH = range(WORK_ROWS)
@@ -33,7 +36,7 @@ VISITS_PER_MOVE = 20
 """What a move costs besides the conflicts it looks at, in visits of conflicts."""
 
 
-@_compiled
+@_helper
 def _sort(work, order, key, count):
     """Shell sort of the first ``count`` numbers in row ``order`` by what row ``key`` holds for them."""
     gap = 1
@@ -49,7 +52,7 @@ def _sort(work, order, key, count):
         gap //= 3
 
 
-@_compiled
+@_helper
 def _cheapest(work, count, least, most, modulus, residue):
     """The offset, on its grid from ``least`` to ``most``, inside the forbidden intervals of the least total price.
 
@@ -87,7 +90,7 @@ def _cheapest(work, count, least, most, modulus, residue):
 
 
 @_compiled
-def eject(bodies, table, grid, state, work, target, waiting, visits, salt):
+def eject(bodies, rects, links, grid, state, work, target, waiting, visits, salt):
     """Place what waits, and what that pushes out, below ``target``; ends when nothing waits or the visits are used up.
 
     ``bodies`` = (offsets, extents, weight, pinned), waiting ones at offset -1; ``state`` = (how often each has been
@@ -95,28 +98,32 @@ def eject(bodies, table, grid, state, work, target, waiting, visits, salt):
     lengths of stay. Changes offsets and state; gives the conflicts visited and how many still wait.
     """
     offsets, extents, weight, pinned = bodies
-    start, near, low, high = table
+    begin, owner, rel, size = rects
+    start, near = links
     placed, until, queue = state
     head, length, move, spent = 0, waiting, 0, 0
     while length > 0 and spent < visits:
         i = queue[head]
         head, length, move = (head + 1) % queue.size, length - 1, move + 1
-        spent += start[i + 1] - start[i] + VISITS_PER_MOVE
+        spent += start[begin[i + 1]] - start[begin[i]] + VISITS_PER_MOVE
         modulus, residue = grid[0][i], grid[1][i]
-        least, most, count = residue % modulus, target - extents[i], 0
+        least, most, count = residue % modulus, target - extents[i], np.int64(0)
         most -= (most - residue) % modulus
-        for e in range(start[i], start[i + 1]):
-            j = near[e]
-            below, above = offsets[j] + low[e], offsets[j] + high[e]
-            if offsets[j] < 0 or above <= least or below >= most:
-                continue
-            work[LOW, count], work[HIGH, count], work[OWNER, count] = below, above, j
-            work[PRICE, count] = weight[j] + weight[j] * min(placed[j], MOST_RETURNS) // RETURNS_PER_WEIGHT
-            if pinned[j]:
-                work[PRICE, count] = HELD
-            elif until[j] > move:
-                work[PRICE, count] += RECENT
-            count += 1
+        for r in range(begin[i], begin[i + 1]):
+            for e in range(start[r], start[r + 1]):
+                q = near[e]
+                j = owner[q]
+                below = offsets[j] + rel[q] - rel[r] - size[r]
+                above = offsets[j] + rel[q] + size[q] - rel[r]
+                if offsets[j] < 0 or above <= least or below >= most:
+                    continue
+                work[LOW, count], work[HIGH, count], work[OWNER, count] = below, above, j
+                work[PRICE, count] = weight[j] + weight[j] * min(placed[j], MOST_RETURNS) // RETURNS_PER_WEIGHT
+                if pinned[j]:
+                    work[PRICE, count] = HELD
+                elif until[j] > move:
+                    work[PRICE, count] += RECENT
+                count += 1
         at, price = _cheapest(work, count, least, most, modulus, residue)
         if most < least or price >= HELD:
             queue[(head + length) % queue.size] = i

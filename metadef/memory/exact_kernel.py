@@ -179,9 +179,10 @@ def _fits(items, order, bodies, threshold, capacity, lifted, load):
     """Section bound: from the highest possible offset down, what is still to place must fit below the capacity."""
     sizes, first, last, pins = bodies[0], bodies[1], bodies[2], bodies[5]
     low, high = first[items[0]], last[items[0]]
-    for i in items:
-        low, high = min(low, first[i]), max(high, last[i])
-    load[low : high + 1] = 0
+    for k in range(items.size):
+        low, high = min(low, first[items[k]]), max(high, last[items[k]])
+    for s in range(low, high + 1):
+        load[s] = 0
     for k in range(items.size - 1, -1, -1):
         i = items[order[k]]
         if pins[i] >= 0 and pins[i] < threshold:

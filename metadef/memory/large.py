@@ -23,36 +23,43 @@ class LargeConflicts:
         rects, row = bodies.rects, bodies.columns
         filled = np.flatnonzero(rects.size)
         by_birth = filled[np.argsort(rects.first[filled], kind="stable")]
-        owner, first, last, rel, size, label = (
-            column[by_birth] for column in (rects.owner, rects.first, rects.last, rects.rel, rects.size, rects.label)
-        )
         apart = np.array([[exclusive(one, other) for other in rects.labels] for one in rects.labels], np.bool_)
-        reach = rects.latest[by_birth], rects.known[by_birth]
-        until = last if order.linear else _last_unordered(last, reach[0], order)
-        self.table = large_kernel.conflicts(len(bodies), (owner, first, until, rel, size), label, apart, reach)
+        until = rects.last if order.linear else _last_unordered(rects.last, rects.latest, order)
+        self.rects = rects.start, rects.owner, rects.rel, rects.size
+        self.links = large_kernel.meet(
+            by_birth, self.rects[1], rects.first, until, rects.label, apart, rects.latest, rects.known
+        )
+        conflicts = self.links[0][rects.start]
+        self.gaps = np.empty((2, int(np.diff(conflicts).max(initial=0)) + 1), np.int64)
         self.grid, self.extents = (row.modulus, row.residue), row.extent
         self.pins = np.maximum(row.pin, -1)
 
     @property
     def entries(self) -> int:
         """Conflicts, counted from both sides."""
-        return len(self.table[1])
+        return len(self.links[1])
 
     def near(self) -> list[list[tuple[int, int, int]]]:
         """The conflicts as lists (j, low, high) for each body."""
-        start, *columns = (column.tolist() for column in self.table)
-        entries = list(zip(*columns))
-        return [entries[a:b] for a, b in pairwise(start)]
+        begin, owner, rel, size = self.rects
+        start, q = self.links
+        r = np.repeat(np.arange(len(rel)), np.diff(start))
+        columns = (owner[q], rel[q] - rel[r] - size[r], rel[q] + size[q] - rel[r])
+        entries = list(zip(*(column.tolist() for column in columns)))
+        return [entries[a:b] for a, b in pairwise(start[begin].tolist())]
 
     def overlaps(self, offsets: Sequence[int]) -> tuple[int, int] | None:
         """The first pair that a placement lets overlap, or None."""
-        j, i = large_kernel.overlap(np.array(offsets, np.int64), self.table)
+        j, i = large_kernel.overlap(np.array(offsets, np.int64), self.rects, self.links)
         return None if i < 0 else (int(j), int(i))
 
     def place(self, order: Sequence[int], best_fit: bool) -> list[int] | None:
         """Bodies in the given order into the lowest or tightest gap; None where pinned bodies are in the way."""
-        offsets = np.where(self.pins >= 0, self.pins, -1)
-        large_kernel.place(np.array(order, np.int64), offsets, self.table, self.grid, self.pins >= 0, best_fit)
+        offsets, (_, owner, rel, size) = np.where(self.pins >= 0, self.pins, -1), self.rects
+        bottoms = np.where(self.pins[owner] >= 0, self.pins[owner] + rel, 0)
+        edges = bottoms, np.where(self.pins[owner] >= 0, bottoms + size, 0)
+        start = np.array(order, np.int64)
+        large_kernel.place(start, offsets, edges, self.rects, self.links, self.grid, self.gaps, best_fit)
         if (self.pins >= 0).any() and self.overlaps(offsets.tolist()):
             return None
         found: list[int] = offsets.tolist()
@@ -72,8 +79,8 @@ class LargeConflicts:
         placed, until, queue = np.zeros((3, count), np.int64)
         queue[: len(misfits)] = np.roll(misfits, salt)
         bodies, state = (moved, self.extents, weight, self.pins >= 0), (placed, until, queue)
-        work = np.empty((eject_kernel.WORK_ROWS, int(np.diff(self.table[0]).max(initial=0))), np.int64)
-        spent, left = eject_kernel.eject(bodies, self.table, self.grid, state, work, target, len(misfits), visits, salt)
+        work, fixed = np.empty((eject_kernel.WORK_ROWS, self.gaps.shape[1]), np.int64), (self.rects, self.links)
+        spent, left = eject_kernel.eject(bodies, *fixed, self.grid, state, work, target, len(misfits), visits, salt)
         return None if left else moved, int(spent)
 
 

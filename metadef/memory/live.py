@@ -239,10 +239,11 @@ def exclusive(one: Labels, other: Labels) -> bool:
 def loop_bodies(steps: list[Step]) -> list[tuple[int, int]]:
     """First and last step of every loop body, outer loops first."""
     bodies = []
-    for depth in range(1, max((step.loop_depth for step in steps), default=0) + 1):
+    depths = [step.loop_depth for step in steps]
+    for depth in range(1, max(depths, default=0) + 1):
         start = -1
         for index in range(len(steps) + 1):
-            inside = index < len(steps) and steps[index].loop_depth >= depth
+            inside = index < len(steps) and depths[index] >= depth
             if inside and start < 0:
                 start = index
             elif not inside and start >= 0:
