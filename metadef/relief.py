@@ -1,7 +1,7 @@
 """What would make a plan fit: spilling, recomputing, another order, a smaller batch, with the bytes that each saves.
 
 Every idea is tried on the schedule and planned again, so that the figures are those of real plans; only where the model
-cannot be compiled again is a smaller batch estimated, and said to be. Spilling ends a
+cannot be compiled for it is a smaller batch estimated, and said to be. Spilling ends a
 tensor's life after its last use before the busiest step and begins it anew before the next; recomputing runs its
 producer a second time.
 """
@@ -47,7 +47,8 @@ class Relief:
         about = "about " if self.estimated else ""
         saved = f"saves {about}{self.saved_bytes} bytes: {about}{self.total_size}{fits}{cost}"
         if self.kind == "batch":
-            return f"a batch of {self.names[0]} {saved}"
+            made = " if the model is made for it" if self.estimated else ""
+            return f"a batch of {self.names[0]} {saved}{made}"
         if self.kind == "reorder":
             return f"another order of the steps (--reorder) {saved}"
         return f"{self.kind} {shown} {saved}"
@@ -56,13 +57,13 @@ class Relief:
 def relief(schedule: Schedule, capacity: int, at_batch: AtBatch | None = None) -> list[Relief]:
     """Ideas that make the arena smaller, best first; those that save nothing are left out.
 
-    ``at_batch`` makes the schedule of the same model for another batch; without it that idea is estimated. Schedules
-    with several streams, branches or loops get no advice about single tensors.
+    ``at_batch`` makes the schedule of the same model for another batch; without it, or where the model cannot be
+    compiled for another, that idea is estimated. Tensors that are touched in branches or loops stay where they are.
     """
     start = plan_memory(schedule, budget_s=_BUDGET_S)
     ideas = (_smaller_batch(schedule, start, capacity, at_batch), _reordered(schedule, start))
     found = [idea for idea in ideas if idea is not None]
-    if schedule.steps and all(_is_plain(step, schedule.steps[0]) for step in schedule.steps) and not schedule.times:
+    if _why_no_copies(schedule) == "":
         found += [
             idea
             for idea in (
@@ -74,8 +75,40 @@ def relief(schedule: Schedule, capacity: int, at_batch: AtBatch | None = None) -
     return sorted(found, key=lambda idea: (idea.total_size > capacity, idea.total_size))
 
 
-def _is_plain(step: Step, first: Step) -> bool:
-    return not step.branch and not step.loop_depth and step.stream == first.stream
+def _why_no_copies(schedule: Schedule) -> str:
+    """Why no tensor of a schedule can be made a second time; "" if that is possible."""
+    if not schedule.steps:
+        return "there are no steps"
+    if schedule.times:
+        return "its lives are given by a time line, not by steps"
+    if len({step.stream for step in schedule.steps}) > 1:
+        return "its steps run on several streams, and which of them has time for it is not known"
+    return ""
+
+
+def why_not(schedule: Schedule, ideas: Sequence[Relief]) -> list[str]:
+    """Of a smaller batch, spilling and recomputing: why those that are not among the ideas are no help."""
+    kinds, reasons = {idea.kind for idea in ideas}, []
+    if "batch" not in kinds:
+        sizes = _batch_sizes(schedule)
+        reason = "the first axis of the inputs is 1 already" if sizes == {1} else "no batch is known from the inputs"
+        if len(sizes) == 1 and max(sizes) > 1:
+            reason = "the arena would be no smaller"
+        reasons.append(f"no smaller batch: {reason}")
+    blocked = _why_no_copies(schedule)
+    for kind, what in (("spill", "nothing to spill"), ("recompute", "nothing to recompute")):
+        if kind in kinds:
+            continue
+        if not blocked:
+            peak = memory_timeline(schedule, plan_memory(schedule, budget_s=_BUDGET_S)).peak_step
+            name, idle = schedule.steps[peak].name, _idle_at(schedule, peak)
+            reason = f"no tensor of its own lives through the busiest step '{name}' without being used there"
+            if idle:
+                reason = f"what waits through the busiest step '{name}' would make another step as busy"
+            if idle and kind == "recompute" and not any(_recomputed(schedule, item, peak) for item in idle):
+                reason = f"what waits through the busiest step '{name}' comes from operators that cannot run twice"
+        reasons.append(f"{what}: {blocked or reason}")
+    return reasons
 
 
 AtBatch = Callable[[int], Schedule]
@@ -117,13 +150,13 @@ def _load(schedule: Schedule, plan: MemoryPlan) -> tuple[int, int]:
 
 def _smaller_batch(schedule: Schedule, start: MemoryPlan, capacity: int, at_batch: AtBatch | None) -> Relief | None:
     """The largest batch found to fit (1 if none does); half of it, in proportion, where nothing can be compiled."""
-    shapes = [schedule.tensors[item].desc for item in schedule.inputs]
-    sizes = {desc.origin_shape[0] for desc in shapes if desc is not None and desc.origin_shape}
+    sizes = _batch_sizes(schedule)
     if len(sizes) != 1 or (size := sizes.pop()) <= 1:
         return None
+    half = start.total_size * (size // 2) // size
+    guess = Relief("batch", (str(size // 2),), half, start.total_size - half, estimated=True)
     if at_batch is None:
-        half = start.total_size * (size // 2) // size
-        return Relief("batch", (str(size // 2),), half, start.total_size - half, estimated=True)
+        return guess
     batch, total = size, start.total_size
     for _ in range(_TRIED):
         if total <= capacity or batch == 1:
@@ -132,8 +165,14 @@ def _smaller_batch(schedule: Schedule, start: MemoryPlan, capacity: int, at_batc
         try:
             total = plan_memory(at_batch(batch), budget_s=_BUDGET_S).total_size
         except LabError:
-            return None
+            return guess
     return Relief("batch", (str(batch),), total, start.total_size - total) if total < start.total_size else None
+
+
+def _batch_sizes(schedule: Schedule) -> set[int]:
+    """Sizes of the first axis of all inputs."""
+    shapes = [schedule.tensors[item].desc for item in schedule.inputs]
+    return {desc.origin_shape[0] for desc in shapes if desc is not None and desc.origin_shape}
 
 
 def _reordered(schedule: Schedule, start: MemoryPlan) -> Relief | None:
@@ -142,7 +181,10 @@ def _reordered(schedule: Schedule, start: MemoryPlan) -> Relief | None:
 
 
 def _idle_at(schedule: Schedule, peak: int) -> list[int]:
-    """Feature maps that live through a step without being touched there, largest first; free of relations."""
+    """Feature maps that live through a step without being touched there, largest first; free of relations.
+
+    All that touches them runs once and always: what branches and loops use is left out.
+    """
     tied = {t for view in schedule.views for t in (view.tensor, view.base)}
     tied |= {t for group in schedule.groups for t in (group.parent, *group.members)}
     first: dict[int, int] = {}
@@ -154,7 +196,7 @@ def _idle_at(schedule: Schedule, peak: int) -> list[int]:
             assert tensor is not None
             first.setdefault(tensor, step.id)
             last[tensor] = step.id
-            if step.id == peak:
+            if step.id == peak or step.branch or step.loop_depth:
                 busy.add(tensor)
         for tensor in step.writes:
             writes[tensor] = writes.get(tensor, 0) + 1
@@ -186,7 +228,7 @@ def _spilled(schedule: Schedule, tensor: int, peak: int) -> Schedule | None:
 def _recomputed(schedule: Schedule, tensor: int, peak: int) -> Schedule | None:
     """The schedule with a tensor's producer run again before its next use; None where its other results forbid it."""
     producer = next(step for step in schedule.steps if tensor in step.writes)
-    if len(producer.writes) != 1 or any(pair.step == producer.id for pair in schedule.inplace):
+    if len(producer.writes) != 1 or producer.jumps or any(pair.step == producer.id for pair in schedule.inplace):
         return None
     again = replace(producer, name=f"again:{producer.name}", writes=(len(schedule.tensors),))
     return _renewed(schedule, tensor, _next_use(schedule, tensor, peak), again)
@@ -197,13 +239,18 @@ def _renewed(schedule: Schedule, tensor: int, use: int, maker: Step) -> Schedule
     item = schedule.tensors[tensor]
     copy = replace(item, id=len(schedule.tensors), name=f"{item.name}'")
     steps: list[Step] = []
-    places = {}
+    places, entries = {}, {}
     for step in schedule.steps:
+        entries[step.id] = len(steps)
         if step.id == use:
             steps.append(replace(maker, id=len(steps)))
         places[step.id] = len(steps)
         reads = step.reads if step.id < use else tuple(copy.id if t == tensor else t for t in step.reads)
         steps.append(replace(step, id=len(steps), reads=reads))
+    steps = [
+        replace(step, jumps=tuple(entries.get(target, len(steps)) for target in step.jumps)) if step.jumps else step
+        for step in steps
+    ]
     inplace = [
         InPlace(places[pair.step], copy.id if pair.read == tensor and pair.step >= use else pair.read, pair.write)
         for pair in schedule.inplace
@@ -211,6 +258,7 @@ def _renewed(schedule: Schedule, tensor: int, use: int, maker: Step) -> Schedule
     return replace(schedule, steps=steps, tensors=[*schedule.tensors, copy], inplace=inplace)
 
 
-def relief_text(ideas: Sequence[Relief], capacity: int) -> str:
-    """Up to three ideas in one line; "" if there are none."""
-    return "; ".join(f"({number}) {idea.text(capacity)}" for number, idea in enumerate(ideas[:3], 1))
+def relief_text(ideas: Sequence[Relief], capacity: int, reasons: Sequence[str] = ()) -> str:
+    """The ideas in one line, then why others are no help; "" if there are neither."""
+    parts = [*(idea.text(capacity) for idea in ideas), *reasons]
+    return "; ".join(f"({number}) {part}" for number, part in enumerate(parts, 1))

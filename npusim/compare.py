@@ -176,6 +176,8 @@ def print_comparison(report: CompareReport, console: Any, *, top: int = 10) -> N
         outputs.add_row(item.name, f"{item.rel_l2:.2e}", f"{item.max_abs:.2e}", f"{item.cosine:.7f}", same)
     if report.outputs:
         console.print(outputs)
+    else:
+        console.print(f"{head}: outputs not compared with onnxruntime, which needs the .onnx file", highlight=False)
     shown = report.tasks[:top]
     title = f"the {len(shown)} tasks of {len(report.tasks)} that are farthest from their operator in float64"
     tasks = Table(title=title, title_justify="left", header_style="bold")

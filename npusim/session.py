@@ -338,6 +338,7 @@ class InferenceSession:
             "dynamic_dims",
             "stream_weights",
             "no_reuse",
+            "elastic",
         ):
             if getattr(self.options, name):
                 raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)

@@ -108,7 +108,8 @@ def busiest_step(bodies: BodyTable, pairs: Pairs, steps: int) -> tuple[int, int,
 
 def _advice(live: LiveTable, found: Solution, pairs: Pairs) -> str:
     needed = found.total
-    ideas = [f"a capacity of {needed} bytes ({needed / 2**20:.2f} MiB), for which a plan is known"]
+    about = f" ({needed / 2**20:.2f} MiB)" if needed >= 1 << 20 else ""
+    ideas = [f"a capacity of {needed} bytes{about}, for which a plan is known"]
     if not found.optimal:
         ideas.append("a larger planning budget with minimise")
     if any(tensor.no_reuse for tensor in live.tensors.values()):

@@ -32,6 +32,11 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
     from metadef.compiler import compile_model
     from metadef.model import save_om
 
+    if model.endswith(".om"):
+        raise UsageError(
+            f"'{model}' is an offline model: it is compiled already",
+            hint="give the .onnx file that it was made from; `npusim run` and `npusim plan` take the .om as it is",
+        )
     if not Path(output).absolute().parent.is_dir():
         raise UsageError(f"cannot write '{output}': its folder does not exist", hint="make it first, or mend the path")
     spare_source(model, output)

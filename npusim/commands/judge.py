@@ -9,12 +9,14 @@ import click
 
 from metadef.error import UsageError
 from npusim.commands.options import (
+    Figure,
     feeds_of,
     input_options,
     json_option,
     model_options,
     open_model,
     read_feeds,
+    refuse_compiler_flags,
     session_options,
 )
 from npusim.commands.output import NARROW, console_of, print_json, progress, spare_source
@@ -34,6 +36,7 @@ MISSES_SHOWN = 10
 @input_options
 @click.option(
     "--limit",
+    type=Figure(0),
     default=1e-3,
     show_default=True,
     help="Largest relative L2 of one operator against its own reference; eight times it for bfloat16.",
@@ -41,6 +44,7 @@ MISSES_SHOWN = 10
 @click.option(
     "--cosine",
     "cosine_limit",
+    type=Figure(-1, 1),
     default=0.99,
     show_default=True,
     help="Smallest cosine of an output against onnxruntime.",
@@ -59,6 +63,7 @@ def compare(
     """Compare MODEL with onnxruntime end to end, and every operator with its own reference."""
     from npusim.compare import compare_model, print_comparison
 
+    refuse_compiler_flags(model, options)
     chosen = session_options(options, threads)
     with progress() as stage:
         stage("compare")
@@ -88,10 +93,20 @@ def _feeds_for(model: str, inputs: tuple[str, ...], seed: int, options: SessionO
 @input_options
 @click.option("--golden", required=True, type=click.Path(dir_okay=False), help="The stored golden (JSON).")
 @click.option("--update", is_flag=True, help="Write the golden in place of checking.")
-@click.option("--cosine", default=0.9999, show_default=True, help="Least cosine of an output with the golden's.")
-@click.option("--cycles", default=0.02, show_default=True, help="Relative growth of cycles allowed.")
-@click.option("--memory", default=0.0, show_default=True, help="Relative growth of arena and weights allowed.")
-@click.option("--tasks", default=0.0, show_default=True, help="Relative growth of the number of tasks allowed.")
+@click.option(
+    "--cosine",
+    type=Figure(-1, 1),
+    default=0.9999,
+    show_default=True,
+    help="Least cosine of an output with the golden's.",
+)
+@click.option("--cycles", type=Figure(), default=0.02, show_default=True, help="Relative growth of cycles allowed.")
+@click.option(
+    "--memory", type=Figure(), default=0.0, show_default=True, help="Relative growth of arena and weights allowed."
+)
+@click.option(
+    "--tasks", type=Figure(), default=0.0, show_default=True, help="Relative growth of the number of tasks allowed."
+)
 @json_option
 def check(
     model: str,
@@ -179,7 +194,7 @@ def diff(
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
 @input_options
-@click.option("--limit", default=1e-2, show_default=True, help="Relative L2 that an output may be off.")
+@click.option("--limit", type=Figure(0), default=1e-2, show_default=True, help="Relative L2 that an output may be off.")
 @json_option
 def bisect(
     model: str, inputs: tuple[str, ...], seed: int, limit: float, as_json: bool, threads: int, **options: Any

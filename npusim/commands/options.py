@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_SOC = "Ascend910B3"
 GEAR_OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "padding", "elastic")
+
+
+OFFLINE_FLAGS = {
+    "disabled": "--disable", "switch_file": "--fusion-switch-file", "conv": "--conv", "dims": "--dim",
+    "shapes": "--shape", "stream_weights": "--stream-weights", "no_reuse_op": "--no-reuse-op", "no_reuse": "--no-reuse",
+    "elastic": "--elastic", **{name: "--" + name.replace("_", "-") for name in GEAR_OPTIONS[:3]},
+}  # fmt: skip
+"""Flags that steer the compiler, by the name of their value."""
+
+
+class Figure(click.FloatRange):
+    """A number within limits that is not NaN: every comparison with that one would hold."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number to compare with.", param, ctx)
+        return found
+
+
+def refuse_compiler_flags(model: str, options: dict[str, Any]) -> None:
+    """Raises UsageError for flags that an offline model can no longer follow, all of them at once."""
+    given = [flag for name, flag in OFFLINE_FLAGS.items() if options.get(name)] if model.endswith(".om") else []
+    if given:
+        raise UsageError(
+            f"'{model}' is compiled already: {', '.join(given)} would have to be known to the compiler",
+            hint="compile the .onnx file again with these options, or run it",
+        )
 
 
 def model_options(function: F) -> F:
@@ -200,6 +231,7 @@ def open_model(
     """
     from npusim.session import InferenceSession
 
+    refuse_compiler_flags(model, options)
     threads = options.pop("threads")
     settings = session_options(options, threads)
     if inputs and not model.endswith(".om") and not any(options.get(name) for name in GEAR_OPTIONS):

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metadef.error import PlanError, Problem, UsageError
-from npusim.commands.options import gear_options, json_option, memory_options, model_options, session_options
+from npusim.commands.options import (
+    Figure,
+    gear_options,
+    json_option,
+    memory_options,
+    model_options,
+    session_options,
+)
 from npusim.commands.output import console_of, print_json, progress
 
 if TYPE_CHECKING:
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
     from metadef.plan_source import PlanSource
     from metadef.schedule import Schedule
     from metadef.weight_stream import WeightTraffic
+
+LONGEST_BUDGET_S = 86_400.0
 
 
 @click.command()
@@ -36,7 +45,14 @@ if TYPE_CHECKING:
 @click.option("--largest-batch", is_flag=True, help="How far the batch can go within --capacity.")
 @click.option("--windows", is_flag=True, help="Also list which tensor holds an address when.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write plan.json, tables and the picture here.")
-@click.option("--budget", default=1.0, show_default=True, metavar="SECONDS", help="Time for the exact search.")
+@click.option(
+    "--budget",
+    type=Figure(0, LONGEST_BUDGET_S),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for the search beyond quick planners.",
+)
 @json_option
 def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
     """Plan the memory of SOURCE: a model (.onnx, .om), a dump of GE (ge_proto, ge_onnx, JSON), a case (.json, .csv).
@@ -58,6 +74,7 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         for key, schedule in gears.items():
             at_batch = _at_batch(source, schedule, compile_options, options) if found.kind == "onnx" else None
             made[key] = _planned(schedule, found.capacity, options, at_batch)
+    _require_gears_within(found, options["capacity"])
     key, schedule = next(iter(gears.items()))
     answer = _Answer(source, found, schedule, made[key], compile_options, options)
     answer.traffic = traffic
@@ -78,6 +95,25 @@ def _require_model(source: str) -> None:
             f"'{source}' has its shapes already: gears and other batches need a model to compile",
             hint="give the ONNX file; an .om file that was compiled for gears shows them without any option",
         )
+
+
+def _require_gears_within(found: PlanSource, capacity: int | None) -> None:
+    """Raises PlanError for smaller gears of an offline model that were compiled to take more than the capacity.
+
+    The file holds the graph of its largest gear alone: that one is planned anew, the others stand as they are.
+    """
+    smaller = list(found.gears.items())[1:]
+    over = [(gear, plan.total_size) for gear, plan in smaller if capacity is not None and plan.total_size > capacity]
+    if over:
+        raise PlanError([
+            Problem(
+                f"gear {gear}: its plan in this file is {size - (capacity or 0)} bytes over the capacity",
+                expected=f"at most {capacity} bytes",
+                got=f"{size} bytes",
+                hint="plan the .onnx file with these gears: an offline model holds the graph of its largest gear only",
+            )
+            for gear, size in over
+        ])  # fmt: skip
 
 
 def _schedules(
@@ -171,11 +207,12 @@ def _with_advice(
     error: PlanError, schedule: Schedule, capacity: int | None, at_batch: Callable[[int], Schedule] | None
 ) -> PlanError:
     """The error, and what spilling, recomputing, another order or a smaller batch would save."""
-    from metadef.relief import relief, relief_text
+    from metadef.relief import relief, relief_text, why_not
 
     if capacity is None or any(tensor.pinned is not None for tensor in schedule.tensors):
         return error
-    text = relief_text(relief(schedule, capacity, at_batch), capacity)
+    ideas = relief(schedule, capacity, at_batch)
+    text = relief_text(ideas, capacity, why_not(schedule, ideas))
     return PlanError([*error.problems, Problem("what would make it smaller", hint=text)]) if text else error
 
 

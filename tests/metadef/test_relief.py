@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -12,7 +13,7 @@ import pytest
 from metadef.compiler import CompileOptions, schedule_model
 from metadef.error import UsageError
 from metadef.memory import plan_memory
-from metadef.relief import Relief, relief, relief_text
+from metadef.relief import Relief, relief, relief_text, why_not
 from metadef.reorder import reorder
 from metadef.schedule import Schedule, ScheduleTensor, Step, TensorKind
 from tests.metadef.models import detector
@@ -80,12 +81,13 @@ def test_a_smaller_batch_is_among_the_ideas() -> None:
     assert smaller(sizes[1] - 1).names == ("1",) and "still too large" in smaller(sizes[1] - 1).text(sizes[1] - 1)
 
 
-def test_a_batch_that_cannot_be_compiled_is_no_idea() -> None:
+def test_a_batch_that_cannot_be_compiled_is_estimated_for_another_export() -> None:
     def refuse(batch: int) -> Schedule:
         raise UsageError("the model has one batch only")
 
     schedule = schedule_model(detector(), CompileOptions(dims={"n": 4, "h": 16, "w": 16})).schedule
-    assert all(idea.kind != "batch" for idea in relief(schedule, 1, refuse))
+    (guess,) = (idea for idea in relief(schedule, 1, refuse) if idea.kind == "batch")
+    assert guess.estimated and guess.saved_bytes > 0 and guess.text().endswith("if the model is made for it")
 
 
 def test_another_order_is_an_idea_where_it_helps() -> None:
@@ -136,3 +138,28 @@ def test_the_refusal_of_the_command_line_carries_the_ideas(tmp_path: Path) -> No
     arguments[2] = f"n={batch}"
     told = json.loads(CliRunner().invoke(plan, [*arguments[:-2], "--json"]).stdout)["total_size"]
     assert told == int(total) and ("which fits" in end) == (told <= 20000) and "live set" in text
+
+
+def test_what_is_no_help_says_why() -> None:
+    schedule = skip_network()
+    schedule.tensors[0] = replace(schedule.tensors[0], kind=TensorKind.INPUT)
+    text = " | ".join(why_not(schedule, []))
+    assert "no batch is known" in text and "nothing to spill: what waits" in text and "nothing to recompute" in text
+    streams = replace(schedule, steps=[replace(step, stream=step.id % 2) for step in schedule.steps])
+    assert [reason.count("several streams") for reason in why_not(streams, [])] == [0, 1, 1]
+    kinds = [Relief(kind, ("1",), 1, 1) for kind in ("batch", "spill", "recompute")]
+    assert why_not(schedule, kinds) == []
+    text = relief_text(kinds[:1], 10, why_not(schedule, kinds[:1]))
+    assert text.startswith("(1) ") and "; (2) nothing to spill" in text and "; (3) nothing to recompute" in text
+
+
+def test_tensors_are_spilled_around_branches_but_not_within_them() -> None:
+    schedule = skip_network()
+    schedule.tensors[5] = ScheduleTensor(5, "out", 100)
+    schedule.steps[2] = replace(schedule.steps[2], branch="if:then")
+    schedule.steps[3] = replace(schedule.steps[3], branch="if:then")
+    schedule.steps[1] = replace(schedule.steps[1], jumps=(2, 4))
+    found = {idea.kind: idea for idea in relief(schedule, 2 * SLOT + 1024)}
+    assert found["spill"].names == ("early",) and found["spill"].saved_bytes > 0
+    schedule.steps[3] = replace(schedule.steps[3], reads=(3, 1))
+    assert "spill" not in {idea.kind for idea in relief(schedule, 2 * SLOT + 1024)}

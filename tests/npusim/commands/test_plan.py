@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -12,10 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from metadef.compiler import CompileOptions, compile_model
-from metadef.error import ModelError, UsageError
+from metadef.error import ModelError, PlanError, UsageError
 from metadef.gears import GearSpec
 from metadef.model import save_om
-from npusim.commands.plan import plan
+from metadef.plan_source import PlanSource
+from metadef.schedule import Schedule
+from npusim.commands.plan import _require_gears_within, plan
 from tests.metadef.models import detector
 
 Need = Callable[[str], Path]
@@ -115,3 +118,26 @@ def test_the_text_names_consumers_and_reasons(model: Path) -> None:
     text = call(model, "--dim", "h=16", "--dim", "w=16", "--no-reuse-op", "Conv2D")
     assert "top consumers" in text and "source nodes" in text and "asked for: " in text.replace("\n", " ")
     assert "fragmentation 0.0 %" in text.replace("\n", " ") and "live slots: " in text
+
+
+def test_smaller_gears_of_an_offline_model_keep_to_the_capacity_too(model: Path, tmp_path: Path) -> None:
+    options = CompileOptions(dims={"n": 1}, gears=GearSpec("size", ((16, 16), (32, 32))))
+    path = save_om(compile_model(model, options).model, tmp_path / "gears.om")
+    rows = json.loads(call(path, "--json"))["gears"]
+    assert call(path, "--capacity", rows[0]["total_size"])
+    found = PlanSource("om", Schedule("", ""), gears={row["gear"]: SimpleNamespace(**row) for row in rows})
+    with pytest.raises(PlanError, match=r"gear 16,16: its plan in this file is 1 bytes over"):
+        _require_gears_within(found, rows[1]["total_size"] - 1)
+
+
+@pytest.mark.parametrize("budget", ["-1", "nan", "inf"])
+def test_a_budget_is_a_number_of_seconds(model: Path, budget: str) -> None:
+    answer = CliRunner().invoke(plan, [str(model), "--budget", budget])
+    assert answer.exit_code == 2 and "--budget" in answer.output
+
+
+def test_a_refused_capacity_comes_with_three_ways_out(model: Path) -> None:
+    with pytest.raises(PlanError) as refused:
+        call(model, "--dim", "h=16", "--dim", "w=16", "--dim", "n=1", "--capacity", 1500)
+    text = str(refused.value)
+    assert all(part in text for part in ("batch", "spill", "recompute", "(3)"))
