@@ -8,12 +8,13 @@ comparison).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import numpy as np
 
 from metadef.format import SLOT_BYTES
 from metadef.memory.columns import FREE
+from metadef.memory.joins import stack
+from metadef.memory.loops import run
 from metadef.memory.problem import Problem
 
 Offsets = list[int]
@@ -46,18 +47,20 @@ def first_fit_by_size(problem: Problem) -> Offsets | None:
 
 def by_size(problem: Problem) -> list[int]:
     """Largest first; equal ones by life, longest first."""
-    first, last, extents = problem.first, problem.last, problem.extents
-    return _sorted_by([-size for size in extents], [a - b for a, b in zip(first, last)], first)
+    row = problem.table.columns
+    return _sorted_by(-row.extent, row.first - row.last, row.first)
 
 
 def by_birth(problem: Problem) -> list[int]:
     """In order of birth, largest first."""
-    return _sorted_by(problem.first, [-size for size in problem.extents])
+    row = problem.table.columns
+    return _sorted_by(row.first, -row.extent)
 
 
 def by_area(problem: Problem) -> list[int]:
     """Largest bytes x steps first."""
-    return _sorted_by([size * (a - b - 1) for size, a, b in zip(problem.extents, problem.first, problem.last)])
+    row = problem.table.columns
+    return _sorted_by(row.extent.astype(np.float64) * (row.first - row.last - 1))
 
 
 def by_crowding(problem: Problem, power: int) -> list[int]:
@@ -80,29 +83,26 @@ def crowding(problem: Problem, power: int) -> np.ndarray:
 
 def by_breadth(problem: Problem) -> list[int]:
     """Bodies by their busiest step, then by size."""
-    steps = max(problem.last, default=0) + 1
-    change = [0] * (steps + 1)
-    for size, a, b in zip(problem.extents, problem.first, problem.last):
-        change[a] += size
-        change[b + 1] -= size
-    breadth = list(accumulate(change[:steps]))
-    rank = [0] * steps
-    for position, step in enumerate(_sorted_by([-size for size in breadth])):
-        rank[step] = position
-    return _sorted_by(_least_within(rank, problem.first, problem.last), [-size for size in problem.extents])
+    row = problem.table.columns
+    change = np.zeros(int(row.last.max(initial=0)) + 2, np.int64)
+    np.add.at(change, row.first, row.extent)
+    np.subtract.at(change, row.last + 1, row.extent)
+    busiest = np.argsort(-np.cumsum(change)[:-1], kind="stable")
+    rank = np.empty(len(busiest), np.int64)
+    rank[busiest] = np.arange(len(busiest))
+    return _sorted_by(_least_within(rank, row.first, row.last), -row.extent)
 
 
-def _sorted_by(*keys: list[int]) -> list[int]:
+def _sorted_by(*keys: np.ndarray) -> list[int]:
     """Positions by the keys, the first one most significant; equal ones stay in order."""
-    order: list[int] = np.lexsort([np.array(key, np.int64) for key in reversed(keys)]).tolist()
+    order: list[int] = np.lexsort(keys[::-1]).tolist()
     return order
 
 
-def _least_within(values: list[int], first: Sequence[int], last: Sequence[int]) -> list[int]:
+def _least_within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The least value in each range of positions (inclusive), by a table of the minima of all stretches of 2^k."""
-    low, high = np.array(first, np.int64), np.array(last, np.int64)
     longest = int((high - low).max(initial=0)) + 1
-    table = [np.array(values, np.int64)]
+    table = [values]
     while 2 << len(table) - 1 <= longest:
         half = 1 << len(table) - 1
         table.append(np.minimum(table[-1][:-half], table[-1][half:]))
@@ -111,8 +111,7 @@ def _least_within(values: list[int], first: Sequence[int], last: Sequence[int]) 
     for k, minima in enumerate(table):
         mine = level == k
         least[mine] = np.minimum(minima[low[mine]], minima[high[mine] + 1 - (1 << k)])
-    found: list[int] = least.tolist()
-    return found
+    return least
 
 
 def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int | None = None) -> Offsets | None:
@@ -131,7 +130,8 @@ def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int 
         if offsets[i] >= 0:
             continue
         body = bodies[i]
-        blocked = sorted((offsets[j] + low, offsets[j] + high) for j, low, high in near[i] if offsets[j] >= 0)
+        blocked = [(offsets[j] + low, offsets[j] + high) for j, low, high in near[i] if offsets[j] >= 0]
+        blocked.sort()
         cursor = body.residue if body.modulus > 1 else 0
         chosen, slack = -1, -1
         for low, high in blocked:
@@ -151,19 +151,12 @@ def place(problem: Problem, order: Sequence[int], *, best_fit: bool, limit: int 
 
 def pack_in_order(problem: Problem) -> Offsets:
     """No reuse: one body after another as given; pinned bodies keep their place and the others go above them."""
-    row, extents = problem.table.columns, problem.extents
-    grid, pins = zip(row.modulus.tolist(), row.residue.tolist()), row.pin.tolist()
+    row = problem.table.columns
     cursor = int(np.max(row.pin + row.extent, where=row.pin != FREE, initial=0))
-    offsets = []
-    for size, (modulus, residue), pin in zip(extents, grid, pins):
-        if pin != FREE:
-            offsets.append(pin)
-        elif size:
-            offsets.append(cursor + (residue - cursor) % modulus)
-            cursor = offsets[-1] + size
-        else:
-            offsets.append(residue % modulus)
-    return offsets
+    offsets = np.where(row.pin == FREE, row.residue % row.modulus, row.pin)
+    run(stack, len(problem), row.extent, row.modulus, row.residue, row.pin, cursor, offsets)
+    placed: Offsets = offsets.tolist()
+    return placed
 
 
 def hill_climb(problem: Problem, start: Sequence[int], target: int, tries: int) -> Offsets | None:

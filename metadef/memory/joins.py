@@ -262,3 +262,12 @@ def live_bytes(start, rel, size, first, last, label, exists, marks, change):
                 change[step] += covered
                 change[marks[k + 1]] -= covered
     return 0
+
+
+def stack(extent, modulus, residue, pin, cursor, offsets):
+    """One body above the other from ``cursor`` on, each on its grid; pinned and empty ones stay where they are."""
+    for i in range(len(extent)):
+        if pin[i] == FREE and extent[i] > 0:
+            offsets[i] = cursor + (residue[i] - cursor) % modulus[i]
+            cursor = offsets[i] + extent[i]
+    return 0
