@@ -71,10 +71,8 @@ def _print_operators(study: AlignStudy, console: Any, top: int) -> None:
             f"{operator.worst.extra_requests:,}",
             operator.worst.cause,
         )
-    console.print(
-        f"slowdown of the {len(worst)} operators that lose most cycles, of {len(study.operators)}, in the order of the "
-        "program; extra requests cost nothing where another pipe is what the operator waits for:"
-    )
+    console.print(f"slowdown of the {len(worst)} operators that lose most, of {len(study.operators)}, in program order")
+    console.print("(extra requests cost nothing where an operator waits for another pipe):")
     console.print(table)
 
 
