@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
 
 from metadef.op import CostClass, find_op
 from metadef.program import Operand, Region, Task
@@ -51,13 +50,14 @@ def part_of(item: Operand, slices: int, index: int) -> tuple[int, int]:
 
 
 def _chain_at(tasks: Sequence[Task], first: int) -> tuple[int, int]:
-    """End of the chain that starts at a task, and the samples that all of it works on."""
+    """End of the chain that starts at a task, and the samples that all of it works on: a view of windows of a picture as
+    samples, or back, ends it."""
     batch, stop = 0, first
     while stop < len(tasks) and _is_by_sample(tasks[stop]):
-        common = gcd(batch, tasks[stop].outputs[0].desc.shape[0])
-        if common < 2:
+        samples = tasks[stop].outputs[0].desc.shape[0]
+        if samples != (batch or samples):
             break
-        batch, stop = common, stop + 1
+        batch, stop = samples, stop + 1
     return stop, batch
 
 
