@@ -50,8 +50,10 @@ def part_of(item: Operand, slices: int, index: int) -> tuple[int, int]:
 
 
 def _chain_at(tasks: Sequence[Task], first: int) -> tuple[int, int]:
-    """End of the chain that starts at a task, and the samples that all of it works on: a view of windows of a picture as
-    samples, or back, ends it."""
+    """End of the chain that starts at a task, and the samples that all of it works on.
+
+    A view of windows of a picture as samples, or back, ends it.
+    """
     batch, stop = 0, first
     while stop < len(tasks) and _is_by_sample(tasks[stop]):
         samples = tasks[stop].outputs[0].desc.shape[0]
