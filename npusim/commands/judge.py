@@ -17,6 +17,7 @@ from npusim.commands.options import (
     open_model,
     read_feeds,
     refuse_compiler_flags,
+    refuse_plan_sources,
     session_options,
 )
 from npusim.commands.output import NARROW, console_of, print_json, progress, spare_source
@@ -64,6 +65,7 @@ def compare(
     from npusim.compare import compare_model, print_comparison
 
     refuse_compiler_flags(model, options)
+    refuse_plan_sources(model)
     chosen = session_options(options, threads)
     with progress() as stage:
         stage("compare")

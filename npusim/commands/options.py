@@ -53,6 +53,19 @@ def refuse_compiler_flags(model: str, options: dict[str, Any]) -> None:
         )
 
 
+def refuse_plan_sources(model: str) -> None:
+    """Raises UsageError for what can only be planned: planner cases and dumps of GE, which hold no values."""
+    if Path(model).suffix.lower() in (".onnx", ".om"):
+        return
+    from metadef.plan_source import has_fixed_shapes
+
+    if has_fixed_shapes(model):
+        raise UsageError(
+            f"'{model}' can be planned, but not run: a planner case or a dump of GE holds no weights and no kernels",
+            hint=f"`npusim plan {model}`; to run the model, give the .onnx file that it comes from",
+        )
+
+
 def model_options(function: F) -> F:
     """Options of every command that compiles a model."""
     for option in reversed(
@@ -232,6 +245,7 @@ def open_model(
     from npusim.session import InferenceSession
 
     refuse_compiler_flags(model, options)
+    refuse_plan_sources(model)
     threads = options.pop("threads")
     settings = session_options(options, threads)
     if inputs and not model.endswith(".om") and not any(options.get(name) for name in GEAR_OPTIONS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -38,3 +40,14 @@ def test_limits_are_numbers_within_reason(command, flag: str, value: str) -> Non
 def test_no_tolerance_of_a_golden_is_nan(flag: str) -> None:
     answer = CliRunner().invoke(check, ["m.onnx", "--golden", "g.json", flag, "nan"])
     assert answer.exit_code == 2 and "not a number" in answer.output
+
+
+@pytest.mark.parametrize("command", [run, compare])
+def test_what_can_only_be_planned_is_not_run(command, tmp_path: Path) -> None:
+    case = tmp_path / "case.csv"
+    case.write_text("id,lower,upper,size\n0,0,2,5\n")
+    dump = tmp_path / "ge_proto_0_Build.txt"
+    dump.write_text('graph {\n  name: "g"\n}\n')
+    for path in (case, dump):
+        with pytest.raises(UsageError, match="can be planned, but not run"):
+            CliRunner().invoke(command, [str(path)], catch_exceptions=False)
