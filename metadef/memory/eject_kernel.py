@@ -60,8 +60,9 @@ def _cheapest(work, count, least, most, modulus, residue):
     """
     for k in range(count):
         work[BY_LOW, k] = work[BY_HIGH, k] = k
-    _sort(work, BY_LOW, LOW, count)
-    _sort(work, BY_HIGH, HIGH, count)
+    # Typed, since for two literals it would be compiled twice.
+    _sort(work, np.int64(BY_LOW), np.int64(LOW), count)
+    _sort(work, np.int64(BY_HIGH), np.int64(HIGH), count)
     best, at = 1 << 62, least
     entered, left, price = 0, 0, 0
     for turn in range(2 * count + 2):

@@ -191,8 +191,9 @@ def _extend_groups(given: ScheduleColumns, bases: np.ndarray, whole: Lives) -> N
         return
     counts = np.diff(starts)
     kept = members[np.repeat(parents >= 0, counts)]
+    work = len(kept) * (1 + 4 * whole.latest.shape[1])
     run(
-        extend_groups, len(kept), bases[parents[mine]], starts_of(counts[mine]), bases[kept], whole.written,
+        extend_groups, work, bases[parents[mine]], starts_of(counts[mine]), bases[kept], whole.written,
         whole.first, whole.last, whole.label, whole.latest, whole.before,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ def helper(function: Function) -> Function:
 
 
 def run(loop: Callable[..., int], items: int, *columns: Any) -> int:
-    """Call a loop, compiled when there are many items; a plain run writes back what it changed.
+    """Call a loop, compiled when it has many items to work on; a plain run writes back what it changed.
 
     Columns are arrays, numbers, or tuples of them.
     """

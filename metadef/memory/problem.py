@@ -191,7 +191,7 @@ def live_bytes(table: BodyTable, world: dict[str, str], steps: int) -> np.ndarra
         own = starts_of(counts[counts > 1])
         marks = np.zeros(2 * int(counts.max()), np.int64)
         columns = (column[by_place] for column in (rects.rel, rects.size, rects.first, rects.last, rects.label))
-        run(joins.live_bytes, len(by_place), own, *columns, exists, marks, change)
+        run(joins.live_bytes, int((np.diff(own) ** 2).sum()), own, *columns, exists, marks, change)
     return np.cumsum(change[:steps])
 
 
