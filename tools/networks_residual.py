@@ -77,7 +77,7 @@ def resnet(
 def repvgg_a0(batch: int, side: int) -> onnx.ModelProto:
     """X. Ding et al. (2021), with its three branches as trained.
 
-    The published recipe converts the training checkpoint; a single image at 450 us and more tells the same: the form
+    Which form was deployed is not documented. The published time of a single image, 450 us and more, decides: the form
     with one 3x3 convolution a block has 28 tasks, a quarter of what takes so long.
     """
     net = Net("repvgg_a0", batch)
