@@ -155,12 +155,9 @@ def reference_model(model: ZooModel) -> Any:
 
 def reference_session(model: ZooModel, threads: int = 1) -> Any:
     """onnxruntime on that many threads, quiet."""
-    import onnxruntime as ort
+    from npusim.reference import exact_session
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
-    data = reference_model(model).SerializeToString()
-    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return exact_session(reference_model(model).SerializeToString(), threads)
 
 
 def made() -> Iterator[str]:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from model_zoo import NotMade, zoo_model
 from npusim import InferenceSession, SessionOptions
 from npusim.compare import compare_model
+from npusim.reference import exact_session
 
 ORIGIN = SessionOptions(precision="origin")
 CUBE = ("Conv2D", "MatMulV2", "BatchMatMulV2")
@@ -36,6 +37,8 @@ def small_network(rng: np.random.Generator) -> onnx.ModelProto:
         "w2": rng.integers(-128, 128, (24, 1, 3, 3)).astype(np.int8),
         "ws2": np.float32(0.003),
         "wz2": np.int8(0),
+        "ws3": np.float32(0.003),
+        "wz3": np.int8(0),
         "w3": rng.integers(-128, 128, (24 * 16, 10)).astype(np.int8),
         "shape": np.array([-1, 24 * 16], np.int64),
     }
@@ -47,7 +50,7 @@ def small_network(rng: np.random.Generator) -> onnx.ModelProto:
         node("QLinearConv", ["c1", "s1", "low", "w2", "ws2", "wz2", "s2", "zero"], ["c2"], group=24, strides=[2, 2],
              pads=[1, 1, 1, 1]),
         node("Reshape", ["c2", "shape"], ["flat"]),
-        node("QLinearMatMul", ["flat", "s2", "zero", "w3", "ws2", "wz2", "s3", "zero"], ["m"]),
+        node("QLinearMatMul", ["flat", "s2", "zero", "w3", "ws3", "wz3", "s3", "zero"], ["m"]),
         node("DequantizeLinear", ["m", "s3", "zero"], ["y"]),
     ]  # fmt: skip
     graph = helper.make_graph(
@@ -61,14 +64,14 @@ def small_network(rng: np.random.Generator) -> onnx.ModelProto:
 
 
 def test_small_network_has_onnxruntimes_bits(rng: np.random.Generator) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     model = small_network(rng)
     feeds = {"x": rng.standard_normal((2, 3, 16, 16)).astype(np.float32)}
     session = InferenceSession(model, ORIGIN)
     assert not session.loaded.fallbacks and all(task.on_device for task in session.program.tasks)
     cube = [task.kernel for task in session.program.tasks if task.kernel.op_type in CUBE]
     assert [kernel.inputs[0].dtype.label for kernel in cube] == ["int8"] * 3
-    (wanted,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (wanted,) = exact_session(model.SerializeToString()).run(None, feeds)
     (got,) = session.run(None, feeds)
     np.testing.assert_array_equal(got, wanted)
     assert all(item.rel_l2 <= 1e-6 for item in compare_model(model, feeds, ORIGIN).tasks)
@@ -87,7 +90,7 @@ def test_half_precision_keeps_the_integers(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(("form", "steps"), [("qop", 0), ("qdq", 1)])
 def test_derived_network(form: str, steps: int, need_data: Callable[[str], Path], tmp_path: Path) -> None:
     """Static int8 by onnxruntime's quantiser. Probabilities have steps of 1/256 (qop) or 1/255."""
-    ort = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     script = need_data("conformance/make_derived.py")
     try:
         model = zoo_model("doc_orientation")
@@ -99,7 +102,7 @@ def test_derived_network(form: str, steps: int, need_data: Callable[[str], Path]
     np.savez(pictures, x=np.concatenate([*turns, *(turn[..., ::-1] for turn in turns)]))
     arguments = [script, "int8", model.path, pictures, target, form]
     subprocess.run([sys.executable, *map(str, arguments)], check=True, capture_output=True, cwd=tmp_path)
-    (wanted,) = ort.InferenceSession(str(target)).run(None, feeds)
+    (wanted,) = exact_session(str(target)).run(None, feeds)
     session = InferenceSession(target, SessionOptions(precision="origin", shapes={"x": feeds["x"].shape}))
     assert not session.loaded.fallbacks and all(task.on_device for task in session.program.tasks)
     (got,) = session.run(None, feeds)

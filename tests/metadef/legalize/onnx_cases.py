@@ -15,6 +15,7 @@ from metadef.frontend.onnx import load_onnx
 from metadef.graph import Graph
 from metadef.legalize import legalize
 from metadef.ops.evaluate import evaluate
+from npusim.reference import exact_session
 
 REL_L2 = 1e-5
 
@@ -62,12 +63,8 @@ class Case:
 
 
 def run_ort(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    ort = pytest.importorskip("onnxruntime", reason="differential tests need onnxruntime")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    pytest.importorskip("onnxruntime", reason="differential tests need onnxruntime")
+    return exact_session(model.SerializeToString(), threads=1).run(None, dict(feeds))
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, label: str) -> None:
