@@ -49,10 +49,9 @@ def _pack_constant(site: Site, g: MatMulGeometry) -> PackedB:
     """By a call of the load where the kernels know the stored form."""
     try:
         return _pack_stored(site, g, site.packing)
-    except NoFastKernel:
-        pass
-    values = site.constant(1)
-    return pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
+    except NoFastKernel:  # a stored form that the kernels do not read: NumPy unpacks it
+        values = site.constant(1)
+        return pack_matmul(np.swapaxes(values, -1, -2) if g.transpose_b else values, site.element(site.input(1)))
 
 
 def _pack_stored(site: Site, g: MatMulGeometry, calls: list[Call]) -> PackedB:
