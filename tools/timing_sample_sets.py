@@ -1,8 +1,12 @@
-"""Sample kernels, scans and copies of 910B boards, and fused attention: kernels that are no operator of a library."""
+"""Sample kernels, scans and copies of 910B boards, and fused attention: kernels that are no operator of a library.
+
+What a sample's row does not state is told by the other rows of its page, never by its own time; such rows are marked.
+"""
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Callable, Sequence
+from math import ceil, log
 from pathlib import Path
 
 from metadef.cost.signature import Deal, Rows, Signature
@@ -16,50 +20,68 @@ from metadef.target import Target, replaced
 from npusim.timing.additions import Places, repeat_cycles
 from npusim.timing.micro import read_copies
 from timing_chain import Chain, product
-from timing_data import DTYPES, Microseconds, Pair, Sample, collect, family_of, rows_of
-from timing_thread_sets import numbered, thread_us
+from timing_data import DTYPES, Microseconds, Pair, Sample, chip, collect, family_of, rows_of
+from timing_thread_sets import Row, is_told, numbered, thread_us
 
 _TIMER_MHZ = 50
 """Rate of the counter that the bank conflict sample prints (1000 adds of 64 repeats take 2390 ticks)."""
+
+TOLD = " (its work is told by other rows)"
+"""Ends what a pair says where its row does not state how much work it is."""
 
 # -- sample kernels of the vendor --------------------------------------------------------------------------------------
 
 
 def sample_kernels(data: Path, family: str) -> Sample:
     """Vendor samples that are not plain copies or additions with a published tile, on the chips of a family."""
+    rows = numbered(rows_of(data, "kernel_pipes"))
 
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
-        build = {
-            "add": _scalar_add, "bank_conflict_ub_add": _bank_conflict, "topk": _top_k, "nd2nz": _to_fractals,
-            "gelu": _activation, "gelu_eltwise": _activation, "relu": _activation,
-        }.get(row["kernel"], _products if "matmul" in row["kernel"] else thread_us)  # fmt: skip
-        us = _same_lines(row, target) if reads_together(row) else build(row, target)
-        measured = float(row["duration_us"] or row["cycles"])
-        return None if us is None else Pair(row["id"], f"{row['kernel']} {row['shape']} {row['case']}", measured, us)
+    def predict(row: Row, target: Target) -> Pair | None:
+        us = sample_us(row, target, others_of(row, rows))
+        told = row["kernel"] == "nd2nz" or is_told(row)
+        what = f"{row['kernel']} {row['shape']} {row['case']}" + (TOLD if told else "")
+        return None if us is None else Pair(row["id"], what, float(row["duration_us"] or row["cycles"]), us)
 
-    rows = [row for row in numbered(rows_of(data, "kernel_pipes")) if _is_sample(row)]
-    return collect([row for row in rows if family_of(row["soc"]) == family], predict)
+    kept = [row for row in rows if _is_sample(row) and family_of(row["soc"]) == family]
+    return collect(kept, predict)
 
 
-def reads_together(row: dict[str, str]) -> bool:
+def others_of(row: Row, rows: Sequence[Row]) -> list[Row]:
+    """The other rows of a row's page: those of its kernel."""
+    return [other for other in rows if other["kernel"] == row["kernel"] and other["id"] != row["id"]]
+
+
+def sample_us(row: Row, target: Target, others: Sequence[Row]) -> float | None:
+    """Microseconds (or ticks) of a sample kernel; ``others`` are the other rows of its page. None if too little is
+    known."""
+    kernel = row["kernel"]
+    if reads_together(row):
+        return _same_lines(row, target)
+    if kernel == "nd2nz":
+        return _to_fractals(row, target, others)
+    build = _STATED.get(kernel) or (_products if "matmul" in kernel else None)
+    return thread_us(row, target, others) if build is None else build(row, target)
+
+
+def reads_together(row: Row) -> bool:
     """Whether all cores of a copy read one small matrix."""
     return row["kernel"] == "data_copy_gm_to_ub" and row["case"] in ("7", "8")
 
 
-def _is_sample(row: dict[str, str]) -> bool:
+def _is_sample(row: Row) -> bool:
     """Rows that the sets of copies and additions leave."""
     if row["kernel"] == "add":
         return row["case"] == "0"
     return reads_together(row) or not row["kernel"].startswith(("vector_add", "data_copy", "l2_cache_mode"))
 
 
-def _scalar_add(row: dict[str, str], target: Target) -> float:
+def _scalar_add(row: Row, target: Target) -> float:
     """An addition by the scalar unit, one element after the other on one core."""
     elements = 8192 * 8192
     return elements * target.value("alignment.scalar_cycles_per_element") / target.clock_mhz
 
 
-def _bank_conflict(row: dict[str, str], target: Target) -> float:
+def _bank_conflict(row: Row, target: Target) -> float:
     """Ticks of 1000 additions of 64 repeats each, operands at published places of UB."""
     stride = dict(part.split("=") for part in row["config"].split(";") if "=" in part)
     first, second, result = (int(row[name], 16) for name in _PLACES)
@@ -71,7 +93,7 @@ def _bank_conflict(row: dict[str, str], target: Target) -> float:
 _PLACES = ("src0_addr", "src1_addr", "dst_addr")
 
 
-def _same_lines(row: dict[str, str], target: Target) -> float:
+def _same_lines(row: Row, target: Target) -> float:
     """All cores read one matrix, in step (case 7) or each beginning elsewhere."""
     lines, columns = (int(part) for part in row["shape"].split("x"))
     height, width = (int(part) for part in row["tile"].split("x"))
@@ -81,7 +103,7 @@ def _same_lines(row: dict[str, str], target: Target) -> float:
     return read_copies(target, size, height, width * 2, cold=0.0, pitch=columns * 2, readers=readers).us
 
 
-def _top_k(row: dict[str, str], target: Target) -> float:
+def _top_k(row: Row, target: Target) -> float:
     rows, columns = (int(part) for part in row["shape"].split("_")[0].split("x"))
     chain = Chain(target)
     x = chain.value((rows, columns), DType.FLOAT16)
@@ -89,20 +111,33 @@ def _top_k(row: dict[str, str], target: Target) -> float:
     return chain.us("benchmark")
 
 
-_FRACTAL_SHAPE = (6912, 8192)
-"""Halves that the layout sample turns into fractals: rows of its tiles for 48 cores, and what the bytes of a 910B board
-come to; no row states it."""
+_FRACTAL_WIDTHS = tuple(1 << bits for bits in range(8, 17))
 
 
-def _to_fractals(row: dict[str, str], target: Target) -> float:
+def _to_fractals(row: Row, target: Target, others: Sequence[Row]) -> float | None:
+    """Halves turned into fractals. As many rows as the tiles of one board's cores have, columns by a power of two: the
+    matrix that meets the time of the other boards best."""
+    alike = [other for other in others if other["case"] == row["case"]]
+    boards = [(other, board) for other in alike if (board := chip(other["soc"], other["source"])) is not None]
+    heights = sorted({int(item["tile"].split("x")[0]) * int(item["block_dim"]) for item in (row, *alike)})
+    shapes = [(height, width) for height in heights for width in _FRACTAL_WIDTHS]
+
+    def off(shape: tuple[int, int]) -> float:
+        found = [(_fractals_us(other, board, shape), float(other["duration_us"])) for other, board in boards]
+        return sum(abs(log(us / measured)) for us, measured in found)
+
+    return _fractals_us(row, target, min(shapes, key=off)) if boards else None
+
+
+def _fractals_us(row: Row, target: Target, shape: tuple[int, int]) -> Microseconds:
     chain = Chain(target)
-    x = TensorDesc(_FRACTAL_SHAPE, DType.FLOAT16)
+    x = TensorDesc(shape, DType.FLOAT16)
     blocked = x.stored_as(Format.FRACTAL_NZ, target.c0(x.dtype))
     chain.vector("TransData", [chain.hold(x)], outputs=[blocked], block_dim=int(row["block_dim"]))
     return chain.us("benchmark", full=True)
 
 
-def _activation(row: dict[str, str], target: Target) -> float:
+def _activation(row: Row, target: Target) -> float:
     """An activation of an fp32 matrix; ``case`` 0 of a chip with registers calls instruction by instruction."""
     if row["case"] == "0":
         target = replaced(target, {"vector.registers": False})
@@ -116,7 +151,7 @@ def _activation(row: dict[str, str], target: Target) -> float:
     return chain.us("benchmark", full=True)
 
 
-def _products(row: dict[str, str], target: Target) -> float | None:
+def _products(row: Row, target: Target) -> float | None:
     """Products, on their own, with an activation behind, or in groups."""
     if "gelu_only" in row["case"]:
         return _activation({**row, "kernel": "gelu"}, target)
@@ -145,13 +180,18 @@ def _products(row: dict[str, str], target: Target) -> float | None:
     return chain.us("benchmark")
 
 
+_STATED: dict[str, Callable[[Row, Target], float | None]] = {
+    "add": _scalar_add, "bank_conflict_ub_add": _bank_conflict, "topk": _top_k, "gelu": _activation,
+    "gelu_eltwise": _activation, "relu": _activation,
+}  # fmt: skip
+
 # -- copies and scans --------------------------------------------------------------------------------------------------
 
 
 def copies_and_scans(data: Path) -> Sample:
     """Copies, casts and scans of one long vector, timed from the host."""
 
-    def predict(row: dict[str, str], target: Target) -> Pair | None:
+    def predict(row: Row, target: Target) -> Pair | None:
         us = _vector_run(row["kernel"], int(row["elements"]), DTYPES[_NAMES.get(row["dtype"], row["dtype"])], target)
         if us is None or not float(row["duration_us"]):
             return None
@@ -225,7 +265,7 @@ def _scan(chain: Chain, elements: int, side: int, dtype: DType, *, again: bool) 
 def attention(data: Path) -> Sample:
     """Fused attention of one head, with device times."""
 
-    def predict(row: dict[str, str], target: Target) -> Pair:
+    def predict(row: Row, target: Target) -> Pair:
         queries, keys, width = int(row["s0"]), int(row["s1"]), int(row["head_dim"])
         kept = ceil(keys / 2) if row["causal"] == "1" else 0
         size = Attention(1, 1, 1, queries, keys, width, width, DTYPES[row["dtype"]], kept)
