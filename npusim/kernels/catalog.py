@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npusim.kernels.cpu import host
-from npusim.kernels.tiles import RAW, tile_name
+from npusim.kernels.tiles import SUMS, tile_name
 
 _UNARY = ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "erf", "gelu", "silu")
 _MORE_UNARY = ("hardswish", "floor", "ceil", "round")
@@ -16,7 +16,7 @@ _BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
 def tile_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
     """Register tiles of ordinary convolutions and matrix products on this CPU, by element types.
 
-    Weights come as they are stored or widened to fp32; those of Winograd convolutions (`raw`) are fp32.
+    Weights come as they are stored or widened to fp32; those of Winograd convolutions (`sums`) are fp32.
     """
     cpu = host()
     shapes = [(1, n) for n in range(1, cpu.tile_rows + 1) if n <= 4 or n % 2 == 0]
@@ -24,7 +24,7 @@ def tile_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
     pairs = [(weights, finish) for finish in dtypes for weights in dict.fromkeys((finish, "f32"))]
     return [
         tile_name(weights, cpu.panel // 16, segments, length, 16, 64, finish)
-        for weights, finish in (*pairs, ("f32", RAW))
+        for weights, finish in (*pairs, ("f32", SUMS))
         for segments, length in shapes
     ]
 

@@ -20,7 +20,7 @@ from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue, split_target
 from npusim.kernels.ir import FLOATS, I1, I64, LANES, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
-from npusim.kernels.tiles import RAW, tile_name
+from npusim.kernels.tiles import RAW, SUMS, tile_name
 
 (
     WEIGHTS,
@@ -102,6 +102,7 @@ class Core:
     epilogue: Epilogue = field(default_factory=Epilogue)
     out_dtype: str = RAW
     block: Block | None = None
+    chunk: int = 0  # taps multiplied with all tiles before the next ones, where the kernel decides (tiles of `sums`)
 
     def fields(self) -> list[int | float | np.ndarray]:
         """Descriptor fields 1 .. CORE_END - 1."""
@@ -137,7 +138,7 @@ class Core:
     @property
     def finish(self) -> str:
         """How tiles end: they round to a floating-point output type and store by themselves."""
-        return self.out_dtype if finishes(self.out_dtype) else RAW
+        return self.out_dtype if self.out_dtype == SUMS or finishes(self.out_dtype) else RAW
 
     @property
     def _unit_elements(self) -> int:
@@ -173,6 +174,8 @@ class Core:
 
         In between, sums rest in scratch as they are, so that the result does not depend on it.
         """
+        if self.chunk:
+            return self.chunk
         few = 3 <= len(self.tiles) <= _CHUNK_TILES and SIZE[self.weights_dtype] < 4 and self.finish != RAW
         fitting = max(1, l1_bytes() * 3 // 8 // (self._tap_elements * 4))
         chunked = few and self.taps.size > fitting * 3 // 2 and not widens_freely(self.weights_dtype)
@@ -181,7 +184,8 @@ class Core:
     @property
     def _partial_bytes(self) -> int:
         """Where the sums of one unit rest."""
-        return len(self.tiles) * sums_bytes(host()) if self._chunk_taps < self.tap_count else 0
+        rest = self._chunk_taps < self.tap_count and self.finish != SUMS
+        return len(self.tiles) * sums_bytes(host()) if rest else 0
 
     @property
     def _widened_offset(self) -> int:

@@ -14,6 +14,7 @@ SPLIT_COUNTS = (1, 2, 3, 4, 6, 8)
 # beginning and end, a part handed to a thread; bytes of weights from beyond the level-2 cache in a cycle.
 _FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 7.0, 2.5, 60.0, 400.0
 _WEIGHT_BYTES_PER_CYCLE = 12.0
+_SLACK = 0.12
 _REST_CYCLES = 3.0  # a vector of sums stored and loaded again
 
 
@@ -47,8 +48,16 @@ def cut_cost(cut: Cut, depth: int, groups: int, weight_bytes: int, dtype: str) -
     resting = -(-cut.pixels // cut.bands) * -(-groups // cut.splits) * 64 if cut.blocks > 1 else 0
     cycles += (cut.blocks - 1) * cut.pixels * groups * width * _REST_CYCLES
     cycles += max(0, cut.scratch_bytes + resting - l2_bytes() // (2 * width)) * cut.bands * units / 8
-    idle = 2 * -(-cut.parts // 2) / cut.parts - 1
-    return cycles * (1 + idle / 2 + 0.12 / cut.parts) + (cut.parts + 4 if cut.parts > 1 else 0) * _PART_CYCLES
+    return shared_cycles(cycles, cut.parts, 2 * -(-cut.parts // 2) / cut.parts - 1, _SLACK)
+
+
+def shared_cycles(cycles: float, parts: int, idle: float, slack: float) -> float:
+    """Mean over one thread and two of what parts cost that take so many cycles in all.
+
+    `idle` is how much longer the busier of two threads works than half of all; `slack` is the share of a part that the
+    other thread waits in the end.
+    """
+    return cycles * (1 + idle / 2 + slack / parts) + (parts + 4 if parts > 1 else 0) * _PART_CYCLES
 
 
 def matmul_split(m: int, k: int, n: int, batch: int, units: int, dtype: str, block_groups: int) -> tuple[int, int]:

@@ -9,14 +9,15 @@ depend on the tile's shape.
 
 Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
 channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
-dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`.
+dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`, or
+`sums` for one that leaves sums as a raw tile does, but knows [16] to [18].
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
-[pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that are not raw also
+[pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that store also
 [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
-from, laid out as the buffer (0: begin with the bias).
+from, laid out as the buffer (0: begin with the bias); for `sums` [18] bytes to be brought a tap (multiple of 64).
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
 
@@ -49,9 +50,11 @@ from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
     HIGH,
     NEXT,
     START,
+    AHEAD_BYTES,
     BLOCK_FIELDS,
-) = range(19)
+) = range(20)
 RAW = "raw"
+SUMS = "sums"
 # Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
 # longer runs apart until sums no longer fit the registers.
 _RUN = 4
@@ -78,9 +81,10 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     segments, length = (int(n) for n in shape.split("x"))
     with k.main() as (block, _part, _ctx):
         sums = _emit_start(k, block, segments * max(1, length), int(vectors), finish != RAW)
-        ahead = k.field(block, NEXT) if finish != RAW and int(channels) == 16 else None
+        some = k.field(block, AHEAD_BYTES) if finish == SUMS else prefetched_bytes(k.cpu)
+        ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
-        if finish == RAW:
+        if finish in (RAW, SUMS):
             _emit_raw(k, block, sums)
             return
         with k.either(k.field(block, OUT).eq(0)) as (raw, finished):
@@ -105,16 +109,20 @@ def _emit_start(k: Kernel, block: Val, pixels: int, vectors: int, resumes: bool)
 
 
 def _emit_sums(
-    k: Kernel, block: Val, weights: str, acc: list[list[Var]], shape: tuple[int, int, int, int], ahead: Val | None
+    k: Kernel,
+    block: Val,
+    weights: str,
+    acc: list[list[Var]],
+    shape: tuple[int, int, int, int],
+    ahead: tuple[Val, Val | int] | None,
 ) -> None:
-    """The multiply-adds: over taps, and over runs of a tap's channels."""
+    """The multiply-adds: over taps, and over runs of a tap's channels; `ahead` is memory asked for, bytes a tap."""
     segments, length, channels, pixel = shape
     x, taps, count, w, pitch = (k.field(block, i) for i in (X, TAPS, TAP_COUNT, WEIGHTS, PITCH))
     places = [k.field(pitch, s) if length == 0 else pitch * s for s in range(segments)]
     panel, vectors = k.var(w), len(acc[0])
     step = LANES * vectors * SIZE[weights]
     run = channels if k.cpu.wide or channels % _RUN else min(_RUN, channels)
-    some = prefetched_bytes(k.cpu)
     with k.loop(count) as t:
         row = x + k.load(taps + t * 8)
         pixels = [(row + place, i * pixel) for place in places for i in range(max(1, length))]
@@ -122,8 +130,9 @@ def _emit_sums(
         if channels == 0:
             _multiply(acc, (k.load(base + skip, vec(F32)) for base, skip in pixels), [k.load_f32(at, weights)])
         if ahead is not None:
-            for line in range(0, some, 64):
-                k.prefetch(ahead + (t * some + line))
+            asked, some = ahead[0] + t * ahead[1], ahead[1]
+            with k.loop(some, step=64) as line:
+                k.prefetch(asked + line)
         with k.loop(channels, step=run) if run < channels else nullcontext(k.const(0)) as first:
             here, shifted = at + first * step, [(base + first * 4, skip) for base, skip in pixels]
             for c in range(run):

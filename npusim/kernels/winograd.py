@@ -2,9 +2,9 @@
 
 `winograd2d` describes one convolution as a Call. A part is (image, band of rows of output tiles, range of
 output-channel units): it widens the band's pixels group by group, transforms them into V `[product][group][tile][16]`,
-then, for every unit, multiplies each of the 16 or 36 planes of V with the transformed filter through the register tiles
-of direct convolution and transforms the sums back. The code is in npusim.kernels.winograd_code; the algorithm, its
-scaling and its NumPy twin are in metadef.winograd.
+multiplies each of the 16 or 36 planes of V with the transformed filter of all its units through the register tiles of
+direct convolution, so that a part reads the filter once, and transforms the sums back unit by unit. The code is in
+npusim.kernels.winograd_code; the algorithm, its scaling and its NumPy twin are in metadef.winograd.
 
 `rounding` says how V is kept: `none` (fp32), `guarded` (fp32; a sum that is not finite stops the run after the task
 with status NOT_FINITE, since it spoils pixels that direct summation would keep), `half` (rounded to fp16, as a cube
@@ -54,7 +54,8 @@ def winograd2d(
         )
     rule, bands = epilogue or Epilogue(), Bands(shape, packed.m, packed.dtype)
     columns, rows = bands.columns, bands.band_rows
-    own, where = bands.own_fields(shape, dtypes[1])
+    strides = lane_strides(shape.c0_out, shape.out_hw[0] * shape.out_hw[1], SIZE[dtypes[1]])
+    own, where = bands.own_fields(shape, strides[2])
     core = panels.Core(
         weights=packed.weights,
         weights_dtype=packed.dtype,
@@ -64,7 +65,7 @@ def winograd2d(
         tap_channels=16,
         pixel_bytes=_PIXEL,
         taps=np.arange(bands.groups, dtype=np.int64) * (rows * columns * _PIXEL),
-        out_strides=lane_strides(shape.c0_out, shape.out_hw[0] * shape.out_hw[1], SIZE[dtypes[1]]),
+        out_strides=strides,
         channels=shape.o,
         stored=-(-shape.o // shape.c0_out) * shape.c0_out,
         tiles=panels.run_tiles(rows * columns, _PIXEL),
@@ -73,6 +74,8 @@ def winograd2d(
         buffer_offset=where,
         vectors=packed.vectors,
         epilogue=rule,
+        out_dtype=panels.SUMS,
+        chunk=bands.chunk,
     )
     fields = fill_fields(bands.grown, bands.layout, dtypes[0])
     fields |= {

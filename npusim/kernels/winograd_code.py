@@ -7,11 +7,10 @@ matrices of metadef.winograd with their common terms taken together; every lane 
 
 from __future__ import annotations
 
-from npusim.kernels import conv_fill, epilogue, panels
+from npusim.kernels import conv_fill, epilogue, panels, tiles
 from npusim.kernels.conv_scratch import PIXEL
 from npusim.kernels.dispatch import NOT_FINITE, report, scratch
 from npusim.kernels.ir import F16, F32, I64, Kernel, Val, vec
-from npusim.kernels.tiles import BLOCK_FIELDS
 
 OWN_FIELDS = (
     "tile_columns",
@@ -27,6 +26,8 @@ OWN_FIELDS = (
     "ow",
     "out_row",
     "zeros",
+    "unit_sums",
+    "ahead_bytes",
 )
 (
     _TILE_COLUMNS,
@@ -42,6 +43,8 @@ OWN_FIELDS = (
     _OW,
     _OUT_ROW,
     _ZEROS,
+    _UNIT_SUMS,
+    _AHEAD_BYTES,
 ) = range(panels.CORE_END + len(conv_fill.FIELDS), panels.CORE_END + len(conv_fill.FIELDS) + len(OWN_FIELDS))
 
 
@@ -74,8 +77,11 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             v.set(v.get() + k.field(desc, _GROUP_PITCH))
         out = k.field(desc, panels.OUT) + image * k.field(desc, conv_fill.ON)
         first_row = band * k.field(desc, _BAND_TILE_ROWS)
+        k.call("products", desc, ctx, begin, end, k.convert(last, "zext", I64))
+        sums = k.var(pixels + k.field(desc, _SUMS_OFFSET))
         with k.loop(end, start=begin) as unit:
-            k.call("unit", desc, ctx, unit, out, rows, first_row, k.convert(last, "zext", I64))
+            k.call("unit", desc, ctx, unit, sums.get(), out, rows, first_row)
+            sums.set(sums.get() + k.field(desc, _UNIT_SUMS))
 
 
 def _emit_input(k: Kernel, m: int, rounding: str, scale: float) -> None:
@@ -150,36 +156,83 @@ def _output_pass(k: Kernel, m: int, s: list[Val]) -> list[Val]:
 
 
 def _emit_products(k: Kernel, m: int) -> None:
-    """products(desc, ctx, unit, full?, panel, panel bytes, last band?): all planes of one unit through the tiles."""
-    with k.function("products", [I64] * 6) as (desc, ctx, full, panel, panel_bytes, last):
+    """products(desc, ctx, first unit, end, last band?): all planes of some units through the tiles.
+
+    Every plane goes by chunks of taps, each with all units, so that what a chunk reads of V stays near. Every piece of
+    the filter comes once, asked for while the piece before it is multiplied.
+    """
+    planes = (m + 2) * (m + 2)
+    _emit_piece(k, planes)
+    with k.function("products", [I64] * 5) as (desc, ctx, begin, end, last):
         base = scratch(k, ctx)
-        tiles = k.select(last.ne(0), k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
-        count = k.select(last.ne(0), k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
-        vectors = k.select(full.ne(0), k.field(desc, panels.VECTORS), 1)
-        widened = k.field(desc, panels.WIDENED)
-        block = k.alloca(8 * BLOCK_FIELDS)
-        k.store(k.field(desc, panels.TAPS), block + 8)
-        k.store(k.field(desc, panels.TAP_COUNT), block + 16)
-        k.store(k.field(desc, _ZEROS), block + 32)
-        k.store(k.const(0), block + 48)
+        taps, chunk = k.field(desc, panels.TAP_COUNT), k.field(desc, panels.CHUNK_TAPS)
+        block = k.alloca(8 * tiles.BLOCK_FIELDS)
+        k.store(k.field(desc, _ZEROS), block + 8 * tiles.BIAS)
+        k.store(k.const(0), block + 8 * tiles.PITCH)
+        k.store(k.field(desc, _AHEAD_BYTES), block + 8 * tiles.AHEAD_BYTES)
         v, sums = k.var(base + k.field(desc, _V_OFFSET)), k.var(base + k.field(desc, _SUMS_OFFSET))
-        weights = k.var(panel)
-        with k.loop((m + 2) * (m + 2)):
-            k.store(weights.get(), block + 24)
-            with k.when(widened.ne(0)):
-                wide = base + widened
-                with k.loop(panel_bytes, step=32) as at:
-                    k.store(k.load_f32(weights.get() + at, "f16"), wide + at * 2)
-                k.store(wide, block + 24)
-            with k.loop(count) as t:
-                row = tiles + t * 32
-                start = k.field(row, 2)
-                k.store(v.get() + start, block)
-                k.store(sums.get() + start * vectors, block + 40)
-                k.call_address(k.select(full.ne(0), k.field(row, 0), k.field(row, 1)), block, 0, 0)
-            weights.set(weights.get() + panel_bytes)
+        with k.loop(planes) as plane:
+            with k.loop(taps, step=chunk) as tap:
+                k.store(k.field(desc, panels.TAPS) + tap * 8, block + 8 * tiles.TAPS)
+                k.store(k.minimum(taps - tap, chunk), block + 8 * tiles.TAP_COUNT)
+                k.store(v.get(), block + 8 * tiles.X)
+                to = k.var(sums.get())
+                with k.loop(end, start=begin) as unit:
+                    more, further = (unit + 1) < end, (tap + chunk) < taps
+                    final = ~more & ~further & (plane + 1).eq(planes)
+                    k.call(
+                        "piece",
+                        *(desc, ctx, block, unit, plane, tap),
+                        k.select(final, end, k.select(more, unit + 1, begin)),
+                        k.select(more | further, plane, k.select(final, k.const(0), plane + 1)),
+                        k.select(more, tap, k.select(further, tap + chunk, 0)),
+                        *(to.get(), last),
+                    )
+                    to.set(to.get() + k.field(desc, _UNIT_SUMS))
             v.set(v.get() + k.field(desc, _PLANE_PITCH))
-            sums.set(sums.get() + k.field(desc, _SUMS_PITCH) * vectors)
+            sums.set(sums.get() + k.field(desc, _SUMS_PITCH))
+
+
+def _unit_of(k: Kernel, desc: Val, unit: Val) -> tuple[Val, Val, Val]:
+    """Whether a unit of output channels is a full one, its first 16-channel group, and how many it has."""
+    full_units, most = k.field(desc, panels.FULL_UNITS), k.field(desc, panels.VECTORS)
+    full = unit < full_units
+    return full, k.select(full, unit * most, full_units * most + unit - full_units), k.select(full, most, 1)
+
+
+def _emit_piece(k: Kernel, planes: int) -> None:
+    """piece(desc, ctx, block, unit, plane, tap, next unit, next plane, next tap, sums, last band?): a chunk of one
+    unit's filter with all tiles of a plane."""
+
+    def weights_at(desc: Val, unit: Val, plane: Val, tap: Val) -> Val:
+        _, group, vectors = _unit_of(k, desc, unit)
+        group_bytes = k.field(desc, panels.UNIT_BYTES) / k.field(desc, panels.VECTORS)
+        within = (plane * group_bytes + tap * k.field(desc, panels.TAP_BYTES)) * vectors
+        return panels.weights_field(k, desc) + group * group_bytes * planes + within
+
+    with k.function("piece", [I64] * 11) as (desc, ctx, block, unit, plane, tap, *following, sums, last):
+        rows = k.select(last.ne(0), k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
+        count = k.select(last.ne(0), k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
+        (full, _, vectors), taps = _unit_of(k, desc, unit), k.field(block, tiles.TAP_COUNT)
+        weights, widened = k.var(weights_at(desc, unit, plane, tap)), k.field(desc, panels.WIDENED)
+        with k.when(widened.ne(0)):
+            wide = scratch(k, ctx) + widened
+            with k.loop(taps * k.field(desc, panels.TAP_BYTES) * vectors, step=32) as at:
+                k.store(k.load_f32(weights.get() + at, "f16"), wide + at * 2)
+            weights.set(wide)
+        k.store(weights.get(), block + 8 * tiles.WEIGHTS)
+        v, ahead = k.field(block, tiles.X), k.var(weights_at(desc, *following))
+        with k.loop(count) as t:
+            row = rows + t * 32
+            start = k.field(row, 2)
+            k.store(v + start, block + 8 * tiles.X)
+            to = sums + start * vectors
+            k.store(to, block + 8 * tiles.BUFFER)
+            k.store(k.select(tap.eq(0), 0, to), block + 8 * tiles.START)
+            k.store(ahead.get(), block + 8 * tiles.NEXT)
+            k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
+            ahead.set(ahead.get() + taps * k.field(block, tiles.AHEAD_BYTES))
+        k.store(v, block + 8 * tiles.X)
 
 
 def _emit_output(k: Kernel, m: int, guarded: bool) -> None:
@@ -189,7 +242,7 @@ def _emit_output(k: Kernel, m: int, guarded: bool) -> None:
         watch = k.var(0.0, vec(F32, lanes))
         columns = k.field(desc, _TILE_COLUMNS)
         step = vectors * PIXEL
-        pitch, row = k.field(desc, _SUMS_PITCH) * vectors, columns * step * m
+        pitch, row = k.field(desc, _SUMS_PITCH), columns * step * m
         with k.loop(columns) as t, k.loop(step, step=lanes * 4) as lane:
             at = k.var(sums + t * step + lane)
             loaded = []
@@ -215,17 +268,10 @@ def _emit_output(k: Kernel, m: int, guarded: bool) -> None:
 
 
 def _emit_unit(k: Kernel, m: int) -> None:
-    """unit(desc, ctx, unit, out, rows, first row, last band?): products of one unit and the pixels made of them."""
-    with k.function("unit", [I64] * 7) as (desc, ctx, unit, out, rows, first_row, last):
-        base = scratch(k, ctx)
-        full_units, most = k.field(desc, panels.FULL_UNITS), k.field(desc, panels.VECTORS)
-        full = unit < full_units
-        group = k.select(full, unit * most, full_units * most + unit - full_units)
-        vectors = k.select(full, most, 1)
-        group_bytes = k.field(desc, panels.UNIT_BYTES) / most
-        panel = panels.weights_field(k, desc) + group * group_bytes * ((m + 2) * (m + 2))
-        k.call("products", desc, ctx, k.convert(full, "zext", I64), panel, group_bytes * vectors, last)
-        sums, finished = base + k.field(desc, _SUMS_OFFSET), base + k.field(desc, _FINISHED_OFFSET)
+    """unit(desc, ctx, unit, sums, out, rows, first row): the pixels made of one unit's products."""
+    with k.function("unit", [I64] * 7) as (desc, ctx, unit, sums, out, rows, first_row):
+        _, group, vectors = _unit_of(k, desc, unit)
+        finished = scratch(k, ctx) + k.field(desc, _FINISHED_OFFSET)
         columns, height, width = k.field(desc, _TILE_COLUMNS), k.field(desc, _OH), k.field(desc, _OW)
         bias = k.field(desc, panels.BIAS) + group * PIXEL
         oc, oh, pitch = k.field(desc, panels.OC), k.field(desc, panels.OH), k.field(desc, panels.PIXEL_PITCH)

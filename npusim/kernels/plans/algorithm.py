@@ -22,12 +22,9 @@ from npusim.kernels.plans.fourier import best_edge
 from npusim.kernels.plans.site import FFT, PlanOptions
 from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
 
-# Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in each loop, bytes of transformed filter that
-# come from the last-level cache in a cycle, cycles for a vector of V to be made and for a vector of sums to be turned.
-_DIRECT_SHARE, _PRODUCT_SHARE = 0.85, 0.8
+# Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in the direct loop.
+_DIRECT_SHARE = 0.85
 _DEPTHWISE_CYCLES, _ROW_PIXELS = 0.72, 9  # a multiply-add of a depthwise tile; pixels a row's tiles begin and end in
-_FILTER_BYTES_PER_CYCLE = 4.0
-_V_CYCLES, _SUM_CYCLES = 3.0, 3.0
 _LEAST_GAIN = 1.08
 _SPECTRA_MARGIN = 1.15  # a filter's spectra take several times its memory
 _LEAST_CHANNELS = 8
@@ -41,7 +38,7 @@ def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
     fast = options.numerics == "fast"
     cycles = {"direct": _direct_cycles(shape) / _LEAST_GAIN}
     if _possible(shape):
-        cycles |= {name: _winograd_cycles(shape, m) for name, m in ALGORITHMS.items() if m == 2 or fast}
+        cycles |= {name: Bands(shape, m).cycles for name, m in ALGORITHMS.items() if m == 2 or fast}
     if fast:
         edge, of_edge = best_edge(shape)
         cycles[f"{FFT}{edge}"] = of_edge * _SPECTRA_MARGIN
@@ -70,13 +67,3 @@ def _direct_cycles(shape: Conv2D) -> float:
         return taps * (1 + _ROW_PIXELS / ow) * _vectors(shape.o) * _DEPTHWISE_CYCLES
     channels = shape.c if shape.c <= NARROW_LIMIT else -(-shape.c // 16) * 16
     return taps * channels * _vectors(shape.o) / 2 / _DIRECT_SHARE
-
-
-def _winograd_cycles(shape: Conv2D, m: int) -> float:
-    bands, planes = Bands(shape, m), (m + 2) ** 2
-    tiles = shape.n * bands.rows * bands.columns
-    products = planes * tiles * bands.groups * 16 * _vectors(shape.o) / 2 / _PRODUCT_SHARE
-    streamed = shape.n * bands.bands * bands.filter_bytes / _FILTER_BYTES_PER_CYCLE
-    made = planes * tiles * _vectors(shape.c) * bands.splits * _V_CYCLES
-    turned = planes * tiles * _vectors(shape.o) * _SUM_CYCLES
-    return products + streamed + made + turned

@@ -26,6 +26,7 @@ AWKWARD = [
     "map:f32:u8:x0",
     "tile:f16:1:1x6:3:12:f16",
     "tile:f16:1:6x0:16:64:f16",
+    "tile:f32:1:1x6:16:64:sums",
     "pool:f16:16:avg",
     "flat:bf16,bf16:bf16:add(x0,x1)",
     "tile:bf16:1:1x6:16:64:bf16",

@@ -11,6 +11,7 @@ from npusim.kernels.conv import Conv2D
 from npusim.kernels.desc import task_table
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.winograd import pack_winograd, winograd2d
+from npusim.kernels.winograd_shape import Bands
 from tests.npusim.kernels.inputs import address, executor, run_both
 from tests.npusim.kernels.twins import DTYPES, from_blocked, to_blocked
 
@@ -22,6 +23,7 @@ SHAPES = [
     (1, 33, 3, 3, 17, (0, 0, 0, 0)),
     (1, 20, 1, 1, 8, (1, 1, 1, 1)),
     (1, 48, 40, 31, 40, (1, 1, 1, 1)),
+    (1, 410, 10, 6, 49, (1, 1, 1, 1)),
 ]
 
 
@@ -138,6 +140,27 @@ def test_guarded_sums_report_what_is_not_finite(rng, threads):
     blocked[0, 0, 20, 20, 3] = np.inf
     status = executor(threads).run(table)
     assert (status.code, status.row) == (NOT_FINITE, 0)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_no_cut_changes_a_bit(rng, monkeypatch, m):
+    shape = Conv2D(2, 410, 11, 7, 70, (3, 3), pads=(1, 1, 1, 1))
+    x, weights, bias = operands(rng, shape, "f16")
+    results = []
+    for rows, splits in ((1, 1), (2, 3), (3, 2), (shape.h, 1)):
+        monkeypatch.setattr(Bands, "_shared_cycles", lambda _, *cut, best=(rows, splits): sum(map(distance, cut, best)))
+        results.append(run(shape, x, weights.astype(np.float32), bias, "f16", m, "none"))
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+def distance(a: int, b: int) -> int:
+    return abs(a - b)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_a_large_filter_is_read_in_few_passes(m):
+    bands = Bands(Conv2D(1, 512, 28, 28, 512, (3, 3), pads=(1, 1, 1, 1)), m)
+    assert bands.bands <= 2 and bands.bands * bands.splits >= 2
 
 
 def test_other_windows_are_refused():
