@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from npusim.kernels import panels
+from npusim.kernels.conv_pack import NARROW_LIMIT
 from npusim.kernels.conv_pieces import emit_pieces
 from npusim.kernels.conv_scratch import PIXEL
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.ir import F32, I64, LANES, RAW, SIZE, Kernel, Val, vec
+from npusim.kernels.ir import F32, I64, LANES, SIZE, Kernel, Val, vec
 
 _UNROLL = 4  # pixels in flight
-_GATHERED = 4
 FIELDS = (
     "x",
     "bands",
@@ -229,7 +229,7 @@ def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
         top = band * k.field(desc, _BAND_IN) - k.field(desc, _PAD_TOP)
         left, count, _right, first = (k.field(k.field(desc, _PHASE_TABLE), i) for i in range(4))
         xp, x_row = k.field(desc, _XP), k.field(desc, _X_ROW)
-        zero, spare = k.const(0.0, vec(F32, 8)), k.alloca(64)
+        zero = k.const(0.0, vec(F32, 8))
         with k.loop(k.field(desc, _ROWS)) as r:
             y = top + k.load(table + r * 8)
             at = base + r * row_bytes
@@ -239,21 +239,12 @@ def _emit_narrow_fill(k: Kernel, dtype: str) -> None:
             with k.loop(begin, step=32) as i:
                 k.store(zero, at + i)
             source = image + y * x_row + first * xp
-            # A picture's three channels are gathered four pixels at a time.
-            fours = k.select(inside & pixel.eq(12), count & -_GATHERED, 0)
-            with k.loop(fours, step=_GATHERED) as i:
-                k.store(_gathered(k, source + i * xp, xp, dtype, spare), at + begin + i * pixel)
-            with k.loop(k.select(inside, count, 0), start=fours) as i:
-                k.store(k.load_f32(source + i * xp, dtype, 8), at + begin + i * pixel)
+            pixels = k.select(inside, count, 0)
+            together = pixels & -_UNROLL
+            for first_pixel, last_pixel, some in ((k.const(0), together, _UNROLL), (together, pixels, 1)):
+                with k.loop(last_pixel, start=first_pixel, step=some) as i:
+                    wide = [k.load_f32(source + (i + n) * xp, dtype, NARROW_LIMIT) for n in range(some)]
+                    for n, value in enumerate(wide):
+                        k.store(value, at + begin + (i + n) * pixel)
             with k.loop(row_bytes, start=end, step=32) as i:
                 k.store(zero, at + i)
-
-
-def _gathered(k: Kernel, at: Val, step: Val, dtype: str, spare: Val) -> Val:
-    """The first three channels of four pixels, and four lanes of no meaning."""
-    raw = RAW[SIZE[dtype]]
-    a, b, c, d = (k.load(at + step * n, vec(raw, 4)) for n in range(_GATHERED))
-    first = k.shuffle(a, b, [0, 1, 2, 4, 5, 6, 0, 0])
-    second = k.shuffle(c, d, [0, 1, 2, 4, 5, 6, 0, 0])
-    k.store(k.shuffle(first, second, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 0, 0, 0, 0]), spare)
-    return k.load_f32(spare, dtype)
