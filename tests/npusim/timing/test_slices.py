@@ -5,6 +5,7 @@ import pytest
 from make_models import encoder_block
 from metadef.compiler import CompileOptions, compile_model
 from metadef.target import load_target
+from networks import build_network
 from npusim.timing import time_program
 from npusim.timing.program import l2_accesses
 from npusim.timing.slices import part_of, sliced_chains
@@ -28,6 +29,19 @@ def test_chains_are_cut_into_divisors_of_the_batch_and_hold_products(program):
     for chain in chains:
         assert 8 % chain.slices == 0 and chain.slices > 1 and chain.stop - chain.first > 1
         assert any(task.kernel.op_type == "BatchMatMulV2" for task in program.tasks[chain.first : chain.stop])
+
+
+def test_stages_of_convolutions_are_cut_and_what_joins_or_weighs_channels_ends_them():
+    stages = compile_model(build_network("resnet18", 8), CompileOptions(soc=P3)).model.program.tasks
+    chains = sliced_chains(stages, 1 << 22)
+    assert [8 % chain.slices for chain in chains] == [0]
+    (chain,) = chains
+    held = {task.kernel.op_type for task in stages[chain.first : chain.stop]}
+    assert {"Conv2D", "MaxPoolV3"} <= held <= {"Conv2D", "MaxPoolV3", "AvgPoolV2", "Add"}
+    gated = compile_model(build_network("mobilenet_v3_small", 8), CompileOptions(soc=P3)).model.program.tasks
+    for chain in sliced_chains(gated, 1 << 20):
+        run = [task.kernel.op_type for task in gated[chain.first : chain.stop]]
+        assert len(run) >= 5 and not {"Mul", "GlobalAveragePool", "ConcatD"} & set(run)
 
 
 def test_a_smaller_cache_takes_no_fewer_slices(program):
