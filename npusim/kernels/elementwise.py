@@ -14,15 +14,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import llvmlite.ir as ir
+
 from npusim.kernels import expressions
 from npusim.kernels.cpu import last_cache_bytes
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import FLOATS, HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val
+from npusim.kernels.ir import FLOATS, HALVES, I1, I64, LANES, RAW, SIZE, Kernel, Val, Var
 
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
+_FEW = 16  # blocks: of fewer, those made twice would weigh
 _UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
 _LINE = 64  # bytes of a cache line
 _AHEAD = 2048  # bytes: the CPU's own prefetching stops at the end of a 4 KiB page
@@ -315,33 +318,82 @@ def _emit_run(
 ) -> None:
     """The blocks with or without (None) saturation, several in flight."""
     sources, out = operands[:-1], operands[-1]
-    woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
     starts = [k.select(o.held, o.spare, o.base) for o in sources]
-    together = blocks & -_UNROLL if flag is None else k.const(0)
-    loops = [(k.const(0), together, _UNROLL)] if flag is None else []
-    for begin, end, count in (*loops, (together, blocks, 1)):
-        with k.loop(end, start=begin, step=count) as i:
-            if count > 1:
-                # Memory that is only written need not come.
-                known = sources if past_caches else operands
-                _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
-            taken = []
-            for block in range(count):
-                names = dict(scalars)
-                for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
-                    names[f"x{number}"] = expressions.load(k, start + (i + block) * steps[number], o.dtype)
-                taken.append(names)
-            if woven and count > 1:
-                results = _evaluate_woven(k, out.dtype, text, taken)
+
+    def taken(index: Val) -> dict[str, Val]:
+        names = dict(scalars)
+        for number, (o, start) in enumerate(zip(sources, starts, strict=True)):
+            names[f"x{number}"] = expressions.load(k, start + index * steps[number], o.dtype)
+        return names
+
+    def put(value: Val, index: Val, past: bool = False) -> None:
+        expressions.store(k, value, out.base + index * steps[-1], out.dtype, past)
+
+    begin = k.const(0)
+    if flag is None:
+        line = _Line(k) if not k.cpu.wide and expressions.is_staged(text, out.dtype) else None
+        together = blocks & -_UNROLL
+        together = k.select(blocks >= _FEW, together, 0) if line else together
+        woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
+        with k.loop(together, step=_UNROLL) as i:
+            # Memory that is only written need not come.
+            known = sources if past_caches else operands
+            _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
+            if line:
+                for block in range(_UNROLL):
+                    value = expressions.evaluate(k, text, taken(i + block), out.dtype, line.hand_on)
+                    put(value, k.maximum(i + (block - line.cuts), 0), past_caches)
             else:
-                results = [_evaluate(k, flag, out.dtype, text, names) for names in taken]
-            for block, value in enumerate(results):
-                expressions.store(k, value, out.base + (i + block) * steps[-1], out.dtype, past_caches and count > 1)
+                names = [taken(i + block) for block in range(_UNROLL)]
+                results = _evaluate_woven if woven else _evaluate_apart
+                for block, value in enumerate(results(k, out.dtype, text, names)):
+                    put(value, i + block, past_caches)
+        # What is still on the line is made once more.
+        begin = k.maximum(together - line.cuts, 0) if line else together
+    with k.loop(blocks, start=begin) as i:
+        put(_evaluate(k, flag, out.dtype, text, taken(i)), i)
+
+
+class _Line:
+    """What blocks hand on where their function is cut: the code after a cut goes on with the block before.
+
+    So the stages of a long chain of dependent operations belong to different blocks and overlap. The first blocks find
+    zeros, and what becomes of those is overwritten by what the next ones find.
+    """
+
+    def __init__(self, k: Kernel) -> None:
+        self.k = k
+        self._held: list[list[Var]] = []
+
+    @property
+    def cuts(self) -> int:
+        """How many blocks a result lags behind."""
+        return len(self._held)
+
+    def hand_on(self, cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+        """The values of the block before at a cut, in exchange for this one's."""
+        if cut == len(self._held):
+            self._held.append([self._holder(value.type) for value in values])
+        before = tuple(held.get() for held in self._held[cut])
+        for held, value in zip(self._held[cut], values, strict=True):
+            held.set(value)
+        return before
+
+    def _holder(self, kind: ir.Type) -> Var:
+        entry = ir.IRBuilder(self.k.b.function.entry_basic_block)
+        slot = entry.alloca(kind)
+        entry.store(ir.Constant(kind, None), slot)
+        return Var(self.k, slot, kind)
 
 
 def _is_long(text: str) -> bool:
     names = set(_NAME.findall(text))
     return bool(names & _LONG) and names <= _LONG | _BESIDE_LONG
+
+
+def _evaluate_apart(k: Kernel, dtype: str, text: str, taken: list[dict[str, Val]]) -> list[Val]:
+    """Blocks one after the other."""
+    return [_evaluate(k, None, dtype, text, names) for names in taken]
 
 
 def _evaluate_woven(k: Kernel, dtype: str, text: str, taken: list[dict[str, Val]]) -> list[Val]:

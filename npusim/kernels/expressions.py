@@ -21,15 +21,28 @@ Emitter = Callable[..., Val]
 _INTEGER = {"i8": (I8, True), "u8": (I8, False), "i16": (I16, True), "i32": (I32, True), "i64": (I64, True)}
 
 
-def evaluate(k: Kernel, text: str, names: Mapping[str, Val], result: str = "f32") -> Val:
+def evaluate(
+    k: Kernel, text: str, names: Mapping[str, Val], result: str = "f32", hand_on: vmath.HandOn | None = None
+) -> Val:
     """Emit the expression; raises ValueError for bad syntax, unknown names or a wrong number of arguments.
 
-    `result` is the type it will be stored as: in f16, the outermost function may be a shorter form of its own.
+    `result` is the type it will be stored as: in f16, the outermost function may be a shorter form of its own. With
+    `hand_on`, its code is cut where `is_staged` says so.
     """
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != text.replace(" ", ""):
         raise ValueError(f"cannot read elementwise expression {text!r}")
-    value, rest = _parse(k, tokens, names, text, _HALF if result == "f16" else {})
+
+    def last(k: Kernel, name: str, arguments: list[Val | float]) -> Val:
+        emit = _last(name, result)
+        if len(arguments) != 1 or emit is None:
+            return _apply(k, name, arguments)
+        unified = _unify(k, arguments)
+        if hand_on is None or not isinstance(emit, vmath.Staged):
+            return emit(k, *unified)
+        return vmath.passed(emit.stages(k, *unified), hand_on)
+
+    value, rest = _parse(k, tokens, names, text, last)
     if rest:
         raise ValueError(f"unexpected {rest[0]!r} in elementwise expression {text!r}")
     return value if isinstance(value, Val) else k.splat(k.const(value, F32))
@@ -40,8 +53,22 @@ def functions() -> list[str]:
     return sorted({*_UNARY, *_BINARY, *_TERNARY})
 
 
+def is_staged(text: str, result: str = "f32") -> bool:
+    """Whether the outermost function of an expression is one whose code can be cut into stages."""
+    return isinstance(_last(text.partition("(")[0], result), vmath.Staged)
+
+
+def _last(name: str, result: str) -> Emitter | None:
+    """The outermost function of a result of a type, where it takes one argument."""
+    return (_HALF if result == "f16" else _UNARY).get(name) or _UNARY.get(name)
+
+
 def _parse(
-    k: Kernel, tokens: list[str], names: Mapping[str, Val], text: str, instead: Mapping[str, Emitter] | None = None
+    k: Kernel,
+    tokens: list[str],
+    names: Mapping[str, Val],
+    text: str,
+    apply: Callable[[Kernel, str, list[Val | float]], Val],
 ) -> tuple[Val | float, list[str]]:
     if not tokens:
         raise ValueError(f"elementwise expression {text!r} ends too early")
@@ -49,13 +76,11 @@ def _parse(
     if rest and rest[0] == "(":
         arguments: list[Val | float] = []
         while rest[0] != ")":
-            value, rest = _parse(k, rest[1:], names, text)
+            value, rest = _parse(k, rest[1:], names, text, _apply)
             arguments.append(value)
             if not rest or rest[0] not in ",)":
                 raise ValueError(f"missing ) in elementwise expression {text!r}")
-        if instead and head in instead and len(arguments) == 1:
-            return instead[head](k, *_unify(k, arguments)), rest[1:]
-        return _apply(k, head, arguments), rest[1:]
+        return apply(k, head, arguments), rest[1:]
     if head in names:
         return names[head], rest
     try:
@@ -103,12 +128,26 @@ def load(k: Kernel, address: Val, dtype: str) -> Val:
 
 def store(k: Kernel, x: Val, address: Val, dtype: str, past_caches: bool = False) -> None:
     """Sixteen elements converted to their stored type (overflow of 16-bit floats gives infinity)."""
-    if dtype in FLOATS:
+    if dtype == "f16":
+        store_half(k, to_float(k, x), address, past_caches)
+    elif dtype in FLOATS:
         k.store_f32(to_float(k, x), address, dtype, past_caches)
     elif dtype == "b8":
         k.store(k.convert(truth(k, x), "zext", vec(I8)), address, past_caches=past_caches)
     else:
         k.store(to_integer(k, x, dtype), address, past_caches=past_caches)
+
+
+def store_half(k: Kernel, x: Val, address: Val, past_caches: bool = False) -> None:
+    """Sixteen fp32 values rounded to f16 in registers: rounding on the way to memory is slow on some CPUs."""
+    if not k.cpu.half or k.cpu.wide:
+        k.store_f32(x, address, "f16", past_caches)
+        return
+    for number, half in enumerate(k.halves(x)):
+        rounded = k.narrowed(half, "f16").bits(vec(F32, half.type.count // 2))
+        # The fence keeps the rounding from being merged with the store; it is no instruction.
+        rounded = k.float_call("arithmetic.fence", rounded)
+        k.store(rounded, address + number * 16, align=2, past_caches=past_caches)
 
 
 def to_float(k: Kernel, x: Val) -> Val:
@@ -236,7 +275,9 @@ def _clip(k: Kernel, x: Val, lo: Val, hi: Val) -> Val:
     return k.select(x > hi, hi, x)
 
 
-def _float(emit: Callable[[Kernel, Val], Val]) -> Callable[[Kernel, Val], Val]:
+def _float(emit: Callable[[Kernel, Val], Val]) -> Emitter:
+    if isinstance(emit, vmath.Staged):
+        return vmath.Staged(lambda k, x: emit.stages(k, to_float(k, x)))
     return lambda k, x: emit(k, to_float(k, x))
 
 
@@ -280,15 +321,8 @@ def _log1p(k: Kernel, x: Val) -> Val:
     return k.select(x.eq(0.0), x, corrected)
 
 
-def _expm1(k: Kernel, x: Val) -> Val:
-    """e**x - 1: through tanh(x/2) near zero, where the difference would cancel."""
-    half = vmath.tanh(k, x * 0.5)
-    near = 2.0 * half / (1.0 - half)
-    return k.select(vmath.absolute(k, x) < 0.5, near, vmath.exp(k, x) - 1.0)
-
-
 def _elu(k: Kernel, x: Val, alpha: Val) -> Val:
-    return k.select(x < 0.0, _expm1(k, x) * alpha, x)
+    return k.select(x < 0.0, vmath.expm1(k, x) * alpha, x)
 
 
 def _isinf(k: Kernel, x: Val) -> Val:
@@ -308,7 +342,7 @@ _UNARY: dict[str, Emitter] = {
     "exp": _float(vmath.exp),
     "log": _float(vmath.log),
     "log1p": _float(_log1p),
-    "expm1": _float(_expm1),
+    "expm1": _float(vmath.expm1),
     "sqrt": _float(vmath.sqrt),
     "rsqrt": _float(lambda k, x: 1.0 / vmath.sqrt(k, x)),
     "reciprocal": _float(lambda k, x: 1.0 / x),
@@ -336,7 +370,13 @@ _UNARY: dict[str, Emitter] = {
     "i32": _cast("i32"),
     "i64": _cast("i64"),
 }
-_HALF: dict[str, Emitter] = {"exp": _float(vmath.half_exp), "sigmoid": _float(vmath.half_sigmoid)}
+_HALF: dict[str, Emitter] = {
+    "exp": _float(vmath.half_exp),
+    "sigmoid": _float(vmath.half_sigmoid),
+    "tanh": _float(vmath.half_tanh),
+    "erf": _float(vmath.half_erf),
+    "gelu": _float(vmath.half_gelu),
+}
 _BINARY: dict[str, Emitter] = {
     "add": _arithmetic(lambda a, b: a + b),
     "sub": _arithmetic(lambda a, b: a - b),

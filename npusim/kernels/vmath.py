@@ -1,21 +1,24 @@
 """Elementary functions on fp32 vectors, written in plain arithmetic so that kernels call nothing.
 
 Largest errors against the exact result, in units in the last place, as tests/npusim/kernels/test_vmath.py measures them
-over the whole range: exp 1.0, log 0.8, sigmoid 2.4, tanh 1.4, erf 2.5, log1p 1.5, expm1 2.3, softplus 2, pow 0.51; gelu
+over the whole range: exp 1.0, log 0.8, sigmoid 2.4, tanh 2.4, erf 2.4, log1p 1.5, expm1 1.6, softplus 2, pow 0.51; gelu
 7.8 down to -14, where it vanishes (without fused multiply-add 8 above -1, growing with x**2 in the tail). NaN,
 infinities and subnormal results follow IEEE.
-`half_exp` and `half_sigmoid` are for results that are rounded to f16 (or are summed and then rounded so): within
-2**-17 of the result, which adds 0.02 units in the last place of f16 to the half unit of the rounding.
-Polynomials: log by its series; exp, tanh, erf and erfc by weighted least-squares fits at Chebyshev points.
+The `half_` functions are for results that are rounded to f16 (or are summed and then rounded so): within 2**-17 of the
+result, which adds 0.02 units in the last place of f16 to the half unit of the rounding.
+Polynomials: log by its series; exp and gelu by weighted least-squares fits at Chebyshev points; the others as
+tools/fit_elementary.py finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 
 from npusim.kernels.ir import F64, I16, I32, I64, Kernel, Val, vec
 
 _LOG2E = 1.4426950408889634
+_LN2 = 0.6931471805599453
 # ln 2 split so that n * high is exact for |n| < 2**12.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 _ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low bits
@@ -32,25 +35,42 @@ _EXP = (
 # 2**f for |f| <= 1/2: minimax fit, within 2**-18.5 of the result.
 _HALF_EXP2 = (0.9999992847442627, 0.6931217908859253, 0.240247443318367, 0.05591786280274391, 0.009570102207362652)
 _HALF_LIMIT = 87.0  # beyond it, 2**n is no normal number any more
-_TANH = (-0.33333298563957214, 0.13331958651542664, -0.05378668010234833, 0.020805377513170242, -0.005905860103666782)
-_ERF = (
-    1.1283791065216064,
-    -0.3761262595653534,
-    0.1128358542919159,
-    -0.026853810995817184,
-    0.005188327748328447,
-    -0.0008010192541405559,
-    7.853857096051797e-05,
+# (2**f - 1) / f for |f| <= 1/2: within 2**-25.5 of the result.
+_EXP2_LESS_1 = (
+    0.6931471824645996,
+    0.24022649228572845,
+    0.05550357326865196,
+    0.009618237614631653,
+    0.0013390735257416964,
+    0.00015403507859446108,
 )
-# log(erfc(z)) as a polynomial in z, 0.96 <= z <= 4.
-_LOG_ERFC = (
-    -0.0002625166089273989,
-    -1.1274031400680542,
-    -0.6376355290412903,
-    -0.10353841632604599,
-    0.022039441391825676,
-    -0.002996657509356737,
-    0.00019123470701742917,
+# (e**(2h) - 1 - 2h) / h**2 for |h| <= ln(2)/4: within 2**-25.8 of e**(2h) - 1.
+_EXPM1 = (1.9999998807907104, 1.3333234786987305, 0.6666752099990845, 0.26773107051849365, 0.08884803205728531)
+# log2(erfc(a)) / a for 0 <= a <= 3.92: leaves erf(a) within 2**-27.4.
+_ERF = (
+    -1.6279070377349854,
+    -0.9184476137161255,
+    -0.14827704429626465,
+    0.027631957083940506,
+    0.00023154950758907944,
+    -0.002405170351266861,
+    0.0009130827384069562,
+    -0.00016974781465251,
+    1.3357189345697407e-05,
+)
+# tanh(x) / x and erf(x) / x as quotients in x*x, within 2**-20 and 2**-21.1 of the result up to where its f16 is 1.
+_HALF_TANH = (
+    (0.9999990463256836, 0.117396779358387, 0.001694691483862698),
+    (1.0, 0.4507218301296234, 0.018614061176776886, 6.857728294562548e-05),
+)
+_HALF_ERF = (
+    (1.1283795833587646, 0.12794965505599976, 0.03813502937555313),
+    (1.0, 0.4467371106147766, 0.08265718817710876, 0.006779641844332218, -8.409950532950461e-05),
+)
+# (1 - Phi(a)) * e**(a*a/2) as a quotient in a, 0 <= a <= 5.7: within 2**-17.3 of the result.
+_HALF_GELU = (
+    (0.5000031590461731, 0.2532004415988922, 0.05267065763473511),
+    (1.0, 1.3045167922973633, 0.6448231339454651, 0.13148026168346405),
 )
 # log(erfc(z) / t) + z*z as a polynomial in t = 1 / (1 + z/2), 0 <= z <= 10.4.
 _ERFC = (
@@ -74,6 +94,35 @@ def polynomial(k: Kernel, x: Val, coefficients: Sequence[float]) -> Val:
     for c in reversed(coefficients[:-2]):
         total = k.fma(total, x, c)
     return total
+
+
+Stages = Generator[tuple[Val, ...], tuple[Val, ...], Val]
+HandOn = Callable[[int, tuple[Val, ...]], tuple[Val, ...]]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A function whose code may be cut: `stages` yields the values alive at each cut and goes on with what it is sent.
+
+    Sent the values of an element before, a loop works on several elements at once, each in a stage of its own: a CPU
+    holds few operations that wait, so it must not meet a whole chain of dependent ones before the next element's.
+    """
+
+    stages: Callable[..., Stages]
+
+    def __call__(self, k: Kernel, *arguments: Val, **options: bool) -> Val:
+        return passed(self.stages(k, *arguments, **options), lambda _cut, values: values)
+
+
+def passed(stages: Stages, hand_on: HandOn) -> Val:
+    """Result of stages, with `hand_on(number of the cut, values)` sent back at each cut."""
+    cut, values = 0, next(stages)
+    while True:
+        try:
+            values = stages.send(hand_on(cut, values))
+        except StopIteration as end:
+            return end.value
+        cut += 1
 
 
 def _like(k: Kernel, x: Val, value: float) -> Val:
@@ -125,7 +174,8 @@ def sqrt(k: Kernel, x: Val) -> Val:
     return k.float_call("sqrt", x)
 
 
-def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
+@Staged
+def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     """e**x: x = n ln 2 + r, a polynomial in r, scaling that rounds subnormal results once.
 
     `positive` False promises that no x is above zero.
@@ -133,12 +183,18 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
     vanishes = x < -104.0
     x = k.select(vanishes, -104.0, x)
     if not positive and not k.cpu.wide:
-        return _exp_down(k, x, vanishes)
+        # 2**24 more in the power keeps it normal until the last product, which rounds once.
+        bias = _ROUNDER + (127 + 24)
+        shifted = k.fma(x, _LOG2E, bias)
+        last = k.select(vanishes, 0.0, _like(k, x, 2.0**-24))
+        r, power, last = yield _reduced(k, x, shifted - bias), (_ints(shifted) << 23).bits(x.type), last
+        return polynomial(k, r, _EXP) * power * last
     if positive:
         x = k.select(x > 89.0, 89.0, x)
     shifted = k.fma(x, _LOG2E, _ROUNDER)
     n = shifted - _ROUNDER
-    p = polynomial(k, _reduced(k, x, n), _EXP)
+    r, n, shifted, vanishes = yield _reduced(k, x, n), n, shifted, vanishes
+    p = polynomial(k, r, _EXP)
     # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
     if k.cpu.wide and x.type.count % 16 == 0:
         return _scaled(k, p, n, ~vanishes)
@@ -148,36 +204,66 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Val:
     return p * ((first + 127) << 23).bits(x.type) * last
 
 
-def _exp_down(k: Kernel, x: Val, vanishes: Val) -> Val:
-    """e**x of -104 <= x <= 0: 2**24 more in the power keeps it normal until the last product, which rounds once."""
-    bias = _ROUNDER + (127 + 24)
-    shifted = k.fma(x, _LOG2E, bias)
-    p = polynomial(k, _reduced(k, x, shifted - bias), _EXP)
-    return p * (_ints(shifted) << 23).bits(x.type) * k.select(vanishes, 0.0, _like(k, x, 2.0**-24))
-
-
-def half_exp(k: Kernel, x: Val, positive: bool = True) -> Val:
+@Staged
+def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     """e**x for results in f16: 2**n * 2**f. What is below e**-87 comes as that, which no f16 tells from zero."""
-    p, power = _half_parts(k, x, 1, positive)
-    return p * power
+    f, power = yield _half_parts(k, x, 1, positive)
+    return polynomial(k, f, _HALF_EXP2) * power
 
 
-def half_sigmoid(k: Kernel, x: Val) -> Val:
-    """p / (p + 2**-n) with e**x = 2**n * p, for results in f16."""
-    p, power = _half_parts(k, x, -1)
+@Staged
+def half_sigmoid(k: Kernel, x: Val) -> Stages:
+    """2**f / (2**f + 2**-n) with e**x = 2**(n + f), for results in f16."""
+    f, power = yield _half_parts(k, x, -1)
+    p, power = yield polynomial(k, f, _HALF_EXP2), power
     return p / (p + power)
 
 
+@Staged
+def half_tanh(k: Kernel, x: Val) -> Stages:
+    """Hyperbolic tangent for results in f16: an odd quotient up to where they are 1."""
+    above, under = yield _odd_quotient(k, x, 4.52, _HALF_TANH)
+    return above / under
+
+
+@Staged
+def half_erf(k: Kernel, x: Val) -> Stages:
+    """Error function for results in f16: an odd quotient up to where they are 1."""
+    above, under = yield _odd_quotient(k, x, 2.6, _HALF_ERF)
+    return above / under
+
+
+def _odd_quotient(k: Kernel, x: Val, limit: float, terms: tuple[Sequence[float], Sequence[float]]) -> tuple[Val, Val]:
+    """Numerator and denominator of x * P(x*x) / Q(x*x), with x held to the limits; NaN stays."""
+    x = k.select(x > limit, limit, x)
+    x = k.select(x < -limit, -limit, x)
+    square = x * x
+    return x * polynomial(k, square, terms[0]), polynomial(k, square, terms[1])
+
+
+@Staged
+def half_gelu(k: Kernel, x: Val) -> Stages:
+    """x * Phi(x) for results in f16: the tail on the other side of zero is e**(-x*x/2) times a quotient."""
+    size = absolute(k, x)
+    size = k.select(size > 5.8, 5.8, size)
+    shifted = k.fma(size * size, -_LOG2E / 2, _ROUNDER + 127)
+    n = (_ROUNDER + 127) - shifted
+    f, n, size, x = yield k.fma(size * size, -_LOG2E / 2, n), (_ints(shifted) << 23).bits(x.type), size, x
+    above = size * polynomial(k, size, _HALF_GELU[0])
+    under = polynomial(k, size, _HALF_GELU[1])
+    above, under, x = yield above * (polynomial(k, f, _HALF_EXP2) * n), under, x
+    return k.select(x < 0.0, 0.0, x) - above / under
+
+
 def _half_parts(k: Kernel, x: Val, sign: int, positive: bool = True) -> tuple[Val, Val]:
-    """p and 2**(sign * n) with e**x = 2**n * p; NaN stays NaN in p."""
+    """f and 2**(sign * n) with e**x = 2**(n + f), |f| <= 1/2; NaN stays NaN in f."""
     x = k.select(x < -_HALF_LIMIT, -_HALF_LIMIT, x)
     if positive:
         x = k.select(x > _HALF_LIMIT, _HALF_LIMIT, x)
     bias = _ROUNDER + 127
     shifted = k.fma(x, sign * _LOG2E, bias)
     n = bias - shifted if sign > 0 else shifted - bias
-    p = polynomial(k, k.fma(x, _LOG2E, n), _HALF_EXP2)
-    return p, (_ints(shifted) << 23).bits(x.type)
+    return k.fma(x, _LOG2E, n), (_ints(shifted) << 23).bits(x.type)
 
 
 def _scaled(k: Kernel, p: Val, n: Val, live: Val) -> Val:
@@ -224,7 +310,8 @@ def log(k: Kernel, x: Val) -> Val:
     return k.select(x.isnan(), x, result)
 
 
-def sigmoid(k: Kernel, x: Val) -> Val:
+@Staged
+def sigmoid(k: Kernel, x: Val) -> Stages:
     """p / (p + 2**-n) with e**x = 2**n * p; both terms carry 2**-32, so that no x overflows before its result is 0.
 
     The lowest x makes the second term infinite and the result a zero without the CPU's slow path.
@@ -233,43 +320,64 @@ def sigmoid(k: Kernel, x: Val) -> Val:
     x = k.select(x > 60.0, 60.0, x)
     bias = _ROUNDER + (127 - 32)
     shifted = k.fma(x, -_LOG2E, bias)
-    p = polynomial(k, _reduced(k, x, bias - shifted), [c * 2.0**-32 for c in _EXP])
-    return p / (p + (_ints(shifted) << 23).bits(x.type))
+    r, power = yield _reduced(k, x, bias - shifted), (_ints(shifted) << 23).bits(x.type)
+    p, power = yield polynomial(k, r, [c * 2.0**-32 for c in _EXP]), power
+    return p / (p + power)
 
 
-def tanh(k: Kernel, x: Val) -> Val:
-    """Hyperbolic tangent: odd polynomial below 0.6, exponential form above."""
+@Staged
+def tanh(k: Kernel, x: Val) -> Stages:
+    """Hyperbolic tangent: d / (d + 2) with d = e**(2|x|) - 1."""
     size = absolute(k, x)
-    z = size * size
-    small = k.fma(size * z, polynomial(k, z, _TANH), size)
-    large = 1.0 - 2.0 / (exp(k, size + size) + 1.0)
-    return copy_sign(k, k.select(size < 0.6, small, large), x)
+    h, power, x = yield *_half_reduced(k, k.select(size > 9.02, 9.02, size)), x
+    d, x = yield _less_1(k, h, power), x
+    return copy_sign(k, d / (d + 2.0), x)
 
 
-def erf(k: Kernel, x: Val) -> Val:
-    """Error function: odd polynomial below 1, 1 - e**polynomial above."""
+def expm1(k: Kernel, x: Val) -> Val:
+    """e**x - 1, near zero without the difference that would cancel."""
+    half = k.select(x > 2.0, 2.0, x) * 0.5
+    near = _less_1(k, *_half_reduced(k, k.select(half < -1.0, -1.0, half)))
+    return k.select(absolute(k, x) < 2.0, near, exp(k, x) - 1.0)
+
+
+def _half_reduced(k: Kernel, a: Val) -> tuple[Val, Val]:
+    """h and 2**n with a = h + n ln(2)/2, |h| <= ln(2)/4."""
+    bias = _ROUNDER + 127
+    shifted = k.fma(a, 2 * _LOG2E, bias)
+    return k.fma(bias - shifted, _LN2 / 2, a), (_ints(shifted) << 23).bits(a.type)
+
+
+def _less_1(k: Kernel, h: Val, power: Val) -> Val:
+    """2**n * e**(2h) - 1."""
+    return k.fma(power, k.fma(h * h, polynomial(k, h, _EXPM1), h + h), power - 1.0)
+
+
+@Staged
+def erf(k: Kernel, x: Val) -> Stages:
+    """Error function: 1 - e**(-a * P(a)) of a = |x|, the exponential less 1 kept apart from its power of two."""
     size = absolute(k, x)
-    small = size * polynomial(k, size * size, _ERF)
-    z = k.select(size > 4.0, 4.0, size)
-    log_erfc = polynomial(k, z, _LOG_ERFC)
-    # 1 - e**log_erfc, whose second term is below 0.18: six terms of the series are enough.
-    shifted = k.fma(log_erfc, _LOG2E, _ROUNDER)
-    terms = [1.0, 1.0, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720]
-    series = polynomial(k, _reduced(k, log_erfc, shifted - _ROUNDER), terms)
-    whole = _ints(shifted) - _ints(_like(k, x, _ROUNDER))
-    negative_power = ((whole + (127 + 256)) << 23).bits(x.type)
-    large = k.fma(series, negative_power, 1.0)
-    return copy_sign(k, k.select(size < 1.0, small, large), x)
+    size = k.select(size > 3.92, 3.92, size)
+    slope, size, x = yield polynomial(k, size, _ERF), size, x
+    # The bias of 256 more is the sign.
+    bias = _ROUNDER + (127 + 256)
+    shifted = k.fma(size, slope, bias)
+    f = k.fma(size, slope, bias - shifted)
+    f, power, x = yield f, (_ints(shifted) << 23).bits(x.type), x
+    return copy_sign(k, k.fma(power, f * polynomial(k, f, _EXP2_LESS_1), power + 1.0), x)
 
 
-def gelu(k: Kernel, x: Val) -> Val:
+@Staged
+def gelu(k: Kernel, x: Val) -> Stages:
     """x * Phi(x) by erfc, whose e**(-x*x/2) takes the rounding error of x*x along: the negative tail stays accurate."""
     size = absolute(k, x)
     size = k.select(size > 14.5, 14.5, size)
-    t = 1.0 / k.fma(size, 0.35355339059327373, 1.0)
+    t, size, x = yield 1.0 / k.fma(size, 0.35355339059327373, 1.0), size, x
+    exponent = polynomial(k, t, _ERFC)
+    exponent, t, size, x = yield exponent, t, size, x
     square = size * size
     error = k.fma(size, size, -square) if k.cpu.fma else _like(k, x, 0.0)
-    tail = _exp_sum(k, square * -0.5, k.fma(error, -0.5, polynomial(k, t, _ERFC)), lift=32)
+    tail = _exp_sum(k, square * -0.5, k.fma(error, -0.5, exponent), lift=32)
     return k.fma(size * t * tail, -(2.0**-33), k.select(x < 0.0, 0.0, x))
 
 
