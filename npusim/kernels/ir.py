@@ -268,6 +268,13 @@ class Kernel:
     def shuffle(self, a: Val, b: Val, indices: Sequence[int]) -> Val:
         return Val(self, self.b.shuffle_vector(a.v, b.v, ir.Constant(vec(I32, len(indices)), list(indices))))
 
+    def gathered(self, values: Sequence[Val]) -> Val:
+        """Scalars as the lanes of a vector."""
+        whole: Any = ir.Constant(vec(values[0].type, len(values)), ir.Undefined)
+        for lane, value in enumerate(values):
+            whole = self.b.insert_element(whole, value.v, ir.Constant(I32, lane))
+        return Val(self, whole)
+
     def halves(self, x: Val) -> tuple[Val, Val]:
         """Lower and upper half of a vector."""
         n = x.type.count

@@ -1,7 +1,8 @@
 """Single channels of NC1HWC0 put elsewhere: joins, cuts, padding and shuffles off the block borders.
 
 The result is made in groups of eight channels. Where a group's channels lie together in one block of an operand they
-move as a vector, else one by one; channels from nowhere read a zero that lies still. Kernel name: `lanes:<bytes>`.
+move as a vector, as do those of two or four runs of neighbours taken in turn (shuffles); others go one by one, and
+channels from nowhere read a zero that lies still. Kernel name: `lanes:<bytes>`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npusim.kernels.cpu import l1_bytes
 from npusim.kernels.desc import Call, call, int64_table
-from npusim.kernels.ir import RAW, Kernel, vec
+from npusim.kernels.ir import RAW, Kernel, Val, vec
 
 GROUP = 8
-_TARGET, _IMAGE, _GROUPS, _PIXELS, _PITCH, _TABLE = range(1, 7)
+_TARGET, _IMAGE, _GROUPS, _PIXELS, _PITCH, _TABLE, _CHUNKS, _CHUNK_PIXELS = range(1, 9)
 _ROW = 2 + 3 * GROUP
+_RUNS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -57,31 +60,51 @@ def lanes(
                 places.append(
                     (own.address + own.place(int(at), pixels, c0, size), own.image_bytes(pixels, c0, size), pitch)
                 )
-        together = all(
-            item == (places[0][0] + lane * size, *places[0][1:]) and item[2] for lane, item in enumerate(places)
-        )
-        rows.append([target.place(first, pixels, c0, size), int(together), *(word for item in places for word in item)])
+        row = [target.place(first, pixels, c0, size), _interleaved(places, size)]
+        rows.append([*row, *(word for item in places for word in item)])
+    # The blocks that a few groups take turns in stay in the level-1 cache.
+    chunks = -(-pixels // max(1, l1_bytes() // 2 // (max(_RUNS) * pitch)))
+    some = -(-pixels // max(1, chunks))
     fields = [target.address, target.image_bytes(pixels, c0, size), len(rows), pixels, pitch, int64_table(rows)]
-    task = call(f"lanes:{size}", images * len(rows) if pixels else 0, 0, fields)
+    task = call(f"lanes:{size}", images * chunks if rows else 0, 0, [*fields, chunks, some])
     task.keep.append(nothing)
     return task
 
 
+def _interleaved(places: Sequence[tuple[int, int, int]], size: int) -> int:
+    """Of how many runs of neighbouring channels a group takes one after the other in turn; 0 if it does not."""
+    for runs in _RUNS:
+        wanted = [(places[lane % runs][0] + lane // runs * size, *places[lane % runs][1:]) for lane in range(GROUP)]
+        if all(item[2] for item in places) and list(places) == wanted:
+            return runs
+    return 0
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
-    """Emit `lanes:<bytes>`: a part is one group of eight channels of one image."""
+    """Emit `lanes:<bytes>`: a part is some pixels of one image, with all their channels."""
     size = int(parameters)
-    kind = RAW[size]
     with k.main() as (desc, part, _ctx):
-        groups, pixels, pitch = k.field(desc, _GROUPS), k.field(desc, _PIXELS), k.field(desc, _PITCH)
-        image = part / groups
-        row = k.field(desc, _TABLE) + part % groups * (8 * _ROW)
-        out = k.field(desc, _TARGET) + image * k.field(desc, _IMAGE) + k.field(row, 0)
-        starts = [k.field(row, 2 + 3 * lane) + image * k.field(row, 3 + 3 * lane) for lane in range(GROUP)]
-        steps = [k.field(row, 4 + 3 * lane) for lane in range(GROUP)]
-        with k.either(k.field(row, 1).ne(0)) as (together, apart):
-            with together, k.loop(pixels) as pixel:
-                k.store(k.load(starts[0] + pixel * pitch, vec(kind, GROUP), align=1), out + pixel * pitch, align=1)
-            with apart, k.loop(pixels) as pixel:
-                at = out + pixel * pitch
-                for lane in range(GROUP):
-                    k.store(k.load(starts[lane] + pixel * steps[lane], kind), at + lane * size)
+        chunks, pitch, most = k.field(desc, _CHUNKS), k.field(desc, _PITCH), k.field(desc, _CHUNK_PIXELS)
+        image, first = part / chunks, part % chunks * most
+        pixels = k.minimum(k.field(desc, _PIXELS) - first, most)
+        target = k.field(desc, _TARGET) + image * k.field(desc, _IMAGE) + first * pitch
+        table = k.field(desc, _TABLE)
+        with k.loop(k.field(desc, _GROUPS)) as group:
+            _emit_group(k, table + group * (8 * _ROW), image, first, target, pixels, pitch, size)
+
+
+def _emit_group(k: Kernel, row: Val, image: Val, first: Val, target: Val, pixels: Val, pitch: Val, size: int) -> None:
+    """Eight channels of some pixels."""
+    kind, out, form = RAW[size], target + k.field(row, 0), k.field(row, 1)
+    steps = [k.field(row, 4 + 3 * lane) for lane in range(GROUP)]
+    starts = [k.field(row, 2 + 3 * n) + image * k.field(row, 3 + 3 * n) + first * steps[n] for n in range(GROUP)]
+    for runs in _RUNS:
+        with k.when(form.eq(runs)), k.loop(pixels * pitch, step=pitch) as at:
+            parts = [k.load(start + at, vec(kind, GROUP // runs), align=1) for start in starts[:runs]]
+            while len(parts) > 1:
+                parts = [k.join(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+            order = [lane % runs * (GROUP // runs) + lane // runs for lane in range(GROUP)]
+            k.store(k.shuffle(parts[0], parts[0], order), out + at, align=1)
+    with k.when(form.eq(0)), k.loop(pixels) as pixel:
+        values = [k.load(start + pixel * step, kind) for start, step in zip(starts, steps, strict=True)]
+        k.store(k.gathered(values), out + pixel * pitch, align=1)
