@@ -24,6 +24,7 @@ from metadef.winograd import CONV_CHOICES
 if TYPE_CHECKING:
     import numpy as np
 
+    from metadef.aipp import AippOp
     from metadef.gears import GearSpec
 
 PRECISIONS = ("fp16", "origin")
@@ -44,7 +45,8 @@ class CompileOptions:
     memory. ``gears`` compiles several sets of input shapes into one model (then -1 in
     ``shapes`` marks what varies). Weights of at least ``stream_weights`` bytes do not stay in device memory: they are
     loaded just before their use (None: all stay). ``no_reuse`` lists operators, by name or type, whose results keep
-    their memory for themselves. ``check`` verifies graph invariants after every pass.
+    their memory for themselves. ``aipp`` are the blocks of an AIPP configuration (``metadef.aipp``): inputs that take
+    pictures of bytes. ``check`` verifies graph invariants after every pass.
     """
 
     soc: str = DEFAULT_SOC
@@ -61,6 +63,7 @@ class CompileOptions:
     gears: GearSpec | None = None
     stream_weights: int | None = None
     no_reuse: tuple[str, ...] = ()
+    aipp: tuple[AippOp, ...] = ()
     check: bool = False
 
     def __post_init__(self) -> None:
@@ -76,6 +79,9 @@ class CompileOptions:
                 expected=", ".join(CONV_CHOICES),
                 hint="direct is exact and takes the least memory, auto takes what the chip's model says is faster",
             )
+        if self.aipp and self.gears is not None and self.gears.kind != "batch":
+            hint = "static AIPP makes images of one size: leave one of the two out, or use dynamic_batch_size"
+            raise UsageError(f"AIPP and {self.gears.option} exclude each other", code="E10047", hint=hint)
 
 
 @dataclass
@@ -158,7 +164,12 @@ def schedule_model(
         hook("legalize", graph)
     with _timed(seconds, "passes"):
         pass_options = PassOptions(
-            options.precision, options.disabled_passes, options.check, options.conv, options.stream_weights
+            options.precision,
+            options.disabled_passes,
+            options.check,
+            options.conv,
+            options.stream_weights,
+            options.aipp,
         )
         report = run_pipeline(graph, target, pass_options, on_pass=hook)
     with _timed(seconds, "select"):

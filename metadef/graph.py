@@ -101,6 +101,11 @@ class Graph:
         self._names: set[str] = parent._names if parent else set()
         self._suffixes: dict[str, int] = parent._suffixes if parent else {}
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether this is the subgraph of a node."""
+        return self._nested
+
     # -- building -----------------------------------------------------------------------------------------------------
 
     def unique_name(self, wanted: str) -> str:

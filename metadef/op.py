@@ -116,6 +116,7 @@ class FormatRule(Enum):
     CHANNEL = "channel"  # data operands and results in NC1HWC0 (pooling, batch normalisation)
     CONV = "conv"  # x NC1HWC0, filter FRACTAL_Z, bias plain, result NC1HWC0
     MATMUL = "matmul"  # operands and result plain or FRACTAL_NZ, as the target's cube reads them
+    PICTURE = "picture"  # plain pictures of bytes, result in NC1HWC0 (AIPP)
     TRANS = "trans"  # changes the format itself (TransData)
 
 

@@ -23,6 +23,7 @@ from metadef.kernel import FusedOp
 from metadef.op import PortKind
 
 if TYPE_CHECKING:
+    from metadef.aipp import AippOp
     from metadef.target import Target
 
 Nodes = tuple[Node, ...]
@@ -42,7 +43,8 @@ class PassOptions:
 
     ``precision``: "fp16" (force_fp16) or "origin". ``disabled``: names of passes to leave out. ``check``: verify the
     graph's invariants after every pass. ``conv``: the algorithm of convolutions that selection will be asked for.
-    ``stream_weights``: least bytes of weights that are loaded just before their use (None: none are).
+    ``stream_weights``: least bytes of weights that are loaded just before their use (None: none are). ``aipp``: what
+    makes images of pictures, a block for each input that takes them.
     """
 
     precision: str = "fp16"
@@ -50,6 +52,7 @@ class PassOptions:
     check: bool = False
     conv: str = "direct"
     stream_weights: int | None = None
+    aipp: tuple[AippOp, ...] = ()
 
 
 # -- the record --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from metadef.dtype import DType
 from metadef.error import ContractError, DeviceFault, Problem, UsageError, suggest
-from metadef.format import pack, unpack
+from metadef.format import Format, pack, unpack
 from metadef.program import Binding, Operand, Program, Region, Span, Task
 from npusim.host_memory import available_bytes, check_host_memory, host_memory_error, physical_bytes
 
@@ -289,7 +289,32 @@ def check_output_names(names: Iterable[str], known: Iterable[str]) -> None:
         raise UsageError(problems)
 
 
+def picture_problem(binding: Binding, array: np.ndarray) -> Problem | None:
+    """What is wrong with a feed of an input that takes pictures for AIPP; None also for other inputs.
+
+    Only AIPP reads bytes in NHWC.
+    """
+    desc = binding.operand.desc
+    wrong = array.dtype != np.uint8 or array.shape[1:] != desc.origin_shape[1:]
+    if desc.dtype is not DType.UINT8 or desc.origin_format is not Format.NHWC or not wrong:
+        return None
+    text = "this input takes pictures: AIPP was compiled in (insert_op_conf) and normalises them on the device"
+    hint = "feed the picture's bytes as they come, not normalised or transposed; or compile without insert_op_conf"
+    got = f"{array.dtype.name}{list(array.shape)}"
+    return Problem(text, "E10052", port=binding.name, expected=_described(binding.operand), got=got, hint=hint)
+
+
+def check_pictures(bindings: Iterable[Binding], feeds: Mapping[str, np.ndarray]) -> None:
+    """Raises UsageError for feeds that are no pictures where AIPP wants some, whatever their batch."""
+    given = [(binding, np.asarray(feeds[binding.name])) for binding in bindings if binding.name in feeds]
+    problems = [problem for problem in (picture_problem(*pair) for pair in given) if problem is not None]
+    if problems:
+        raise UsageError(problems)
+
+
 def _feed_problem(binding: Binding, array: np.ndarray) -> Problem | None:
+    if problem := picture_problem(binding, array):
+        return problem
     operand = binding.operand
     expected, got = _described(operand), f"{array.dtype.name}{list(array.shape)}"
     dtype = operand.desc.dtype

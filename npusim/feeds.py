@@ -54,7 +54,8 @@ def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
     """An array for every input (:class:`FeedSpec` or any object with its fields).
 
     Floats of rank four are pictures: noise summed over scales, unit variance, so that neighbouring pixels are related
-    as in photographs; other floats are normal; integers are small and not negative.
+    as in photographs; bytes of rank four are pictures too, over their whole range; other floats are normal, other
+    integers small and not negative.
     """
     rng = np.random.default_rng(seed)
     return {item.name: _generate(rng, tuple(item.shape), np.dtype(item.dtype)) for item in inputs}
@@ -63,6 +64,8 @@ def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
 def _generate(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if dtype == np.bool_:
         return rng.random(shape) < 0.5
+    if dtype == np.uint8 and len(shape) == 4:
+        return rng.integers(0, 256, shape).astype(dtype)
     if dtype.kind in "iu":
         return rng.integers(0, 10, shape).astype(dtype)
     if len(shape) == 4:

@@ -16,6 +16,7 @@ import numpy as np
 from metadef.error import Problem, UsageError
 from metadef.gears import GearChoice, choose_gear, input_shapes, varying_axes
 from metadef.program import Program
+from npusim.device import check_pictures
 from npusim.loaded import LoadedProgram
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ class GearBox:
         Raises:
             UsageError: too large for every gear, or padding is needed where it is not allowed.
         """
+        first = next(iter(self.programs.values()))
+        check_pictures(first.inputs, feeds)
         shapes = {name: np.shape(array) for name, array in feeds.items()}
         try:
             return self._nearest(shapes)
         except UsageError:
-            if self.elastic is None or set(shapes) != set(input_shapes(next(iter(self.programs.values())))):
+            if self.elastic is None or set(shapes) != set(input_shapes(first)):
                 raise
         made, gone = self.elastic.program(shapes)
         for key in gone:

@@ -30,6 +30,7 @@ from npusim.variants import Variants
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from metadef.aipp import AippOp
     from metadef.compiler import Compilation, CompileOptions, StageHook
     from metadef.memory.plan import MemoryPlan
     from metadef.memory_pool import PoolStats
@@ -56,7 +57,8 @@ class SessionOptions:
     which axes a run may pad up to the nearest gear: ``batch``, ``all`` or ``none``. ``elastic`` compiles shapes that no
     gear holds when they come. Weights of at least ``stream_weights`` bytes are loaded just before their use (None: all
     stay in device memory). ``no_reuse`` names operators whose results keep their memory; ``reuse=False`` is GE's
-    disable_reuse_memory.
+    disable_reuse_memory. ``aipp`` are the blocks of an AIPP configuration (``metadef.aipp.read_insert_op_conf``): their
+    inputs take pictures, uint8 of the source's size.
     """
 
     soc: str | None = None
@@ -79,6 +81,7 @@ class SessionOptions:
     stream_weights: int | None = None
     no_reuse: tuple[str, ...] = ()
     reuse: bool = True
+    aipp: tuple[AippOp, ...] = ()
 
     def compile_options(self) -> CompileOptions:
         """What of this concerns the compiler. Raises UsageError for an unknown precision."""
@@ -98,6 +101,7 @@ class SessionOptions:
             no_reuse=tuple(self.no_reuse),
             reuse=self.reuse,
             inplace=self.reuse,
+            aipp=tuple(self.aipp),
             shapes=self.shapes,
             dims=self.dims,
             values=self.values,
@@ -339,6 +343,7 @@ class InferenceSession:
             "stream_weights",
             "no_reuse",
             "elastic",
+            "aipp",
         ):
             if getattr(self.options, name):
                 raise UsageError(f"option '{name}' has no meaning for a compiled model", hint=hint)

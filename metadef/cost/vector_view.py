@@ -18,11 +18,13 @@ from metadef.dtype import DType
 from metadef.format import BLOCK_BYTES, FRACTAL_ROWS, SLOT_BYTES, Format, TensorDesc
 from metadef.kernel import Kernel, VectorTile
 from metadef.op import CostClass, VectorWork, get_op
-from metadef.ops.geometry import PoolGeometry, normal_axes, normal_axis
+from metadef.ops.geometry import PictureGeometry, PoolGeometry, normal_axes, normal_axis
 from metadef.target import Target
 
 REPEAT_BYTES = 256
 MAX_REPEATS = 255
+PICTURE_OP = "Aipp"
+"""The move whose bytes pass a unit of their own on the way in: no instruction of the vector unit works on them."""
 WINOGRAD_PHASES = ("WinogradInput", "WinogradOutput")
 """Parts of a convolution that are no operators of their own."""
 _ROW_MOVES = 2
@@ -490,6 +492,8 @@ def _move_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView
         return _lane_kernel(kernel, target)
     if kernel.op_type == "ResizeBilinearV2D":
         return _bilinear_kernel(kernel, work, target)
+    if kernel.op_type == PICTURE_OP:
+        return _picture_kernel(kernel)
     x, y = kernel.inputs[0], kernel.outputs[0]
     assert x is not None
     elements = _stored_elements(y)
@@ -623,6 +627,14 @@ def _bilinear_kernel(kernel: Kernel, work: VectorWork, target: Target) -> Vector
         listed += [Work("cast", width, bytes=_stored_elements(desc) * width) for desc in (x, y)]
     stores = (Stream(0, y.payload_bytes),)
     return VectorView(units, unit_elements, (Stream(0, x.payload_bytes),), stores, tuple(listed), flops=7 * elements)
+
+
+def _picture_kernel(kernel: Kernel) -> VectorView:
+    """Pictures: the bytes under the cut, row by row, leave the unit as whole pixels of NC1HWC0."""
+    y, g = kernel.outputs[0], PictureGeometry.of(kernel)
+    units, unit_elements = _units(kernel, _stored_elements(y))
+    loads = (Stream(0, g.n * g.cut_bytes, g.n * g.cut_rows, g.row_bytes),)
+    return VectorView(units, unit_elements, loads, (Stream(0, y.payload_bytes),), ())
 
 
 def _sum_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:

@@ -1,4 +1,4 @@
-"""Sizes of convolution, pooling and matrix products: one home for prototypes, costs, tiling and host plans.
+"""Sizes of convolution, pooling, pictures and matrix products: one home for prototypes, costs, tiling and host plans.
 
 Each geometry is a frozen value, derived from operand descriptors and attributes (or straight from a kernel). Sizes are
 in elements of the *origin* shape, order N, C, H, W. Nothing here depends on the chip.
@@ -161,6 +161,94 @@ class ConvGeometry:
     def gemm(self) -> tuple[int, int, int]:
         """(M, N, K) of one group's product after image-to-column: pixels, output channels, taps."""
         return self.n * self.oh * self.ow, self.group_oc, self.group_c * self.kh * self.kw
+
+
+PICTURE_BYTES = {"RGB888_U8": 3, "XRGB8888_U8": 4, "YUV420SP_U8": 1, "YUV400_U8": 1}
+"""Layouts of pictures that AIPP reads, and bytes that lie together in one place of a row."""
+_PICTURE_CHANNELS = {"RGB888_U8": (1, 3), "XRGB8888_U8": (1, 3, 4), "YUV420SP_U8": (1, 3), "YUV400_U8": (1,)}
+
+
+@dataclass(frozen=True)
+class PictureGeometry:
+    """What AIPP cuts out of pictures of bytes (n, rows, columns, bytes), and the images (n, c, oh, ow) it makes of it.
+
+    ``first_row`` and ``first_column`` are where the cut of h by w pixels begins; ``top`` to ``right`` are its border.
+    YUV420SP has half as many rows again, of colours: one pair for every two by two pixels.
+    """
+
+    n: int
+    c: int
+    src_h: int
+    src_w: int
+    first_row: int
+    first_column: int
+    h: int
+    w: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+    input_format: str
+
+    @classmethod
+    def of(cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None) -> PictureGeometry:
+        """From the kernel of an operator that reads pictures, or from (images, …) descriptors and the attributes.
+
+        Raises:
+            InferError: the pictures are none of that format, or the cut does not lie within them.
+        """
+        descs, attrs = _operands(source, attrs)
+        n, rows, columns, together = _rank4(descs[0], "images")
+        layout = attrs["input_format"]
+        halved = layout == "YUV420SP_U8"
+        if together != PICTURE_BYTES[layout] or (halved and (rows % 3 or columns % 2)):
+            shape = "(n, 3 h / 2, w, 1) with even w" if halved else f"(n, h, w, {PICTURE_BYTES[layout]})"
+            got = str((n, rows, columns, together))
+            raise InferError(f"no pictures of {layout}", code="E14001", port="images", expected=shape, got=got)
+        src_h = rows // 3 * 2 if halved else rows
+        (first_row, first_column), (h, w) = attrs["load_start_pos"], attrs["crop_size"]
+        if first_row + h > src_h or first_column + w > columns:
+            got = f"rows {first_row} to {first_row + h}, columns {first_column} to {first_column + w}"
+            expected = f"within {src_h} rows and {columns} columns"
+            raise InferError("the cut leaves the picture", code="E14001", expected=expected, got=got)
+        if halved and any(value % 2 for value in (first_row, first_column, h, w)):
+            got = f"{h} x {w} from ({first_row}, {first_column})"
+            raise InferError("pixels in pairs cannot be cut so", code="E14001", expected="even numbers", got=got)
+        if attrs["csc_switch"] and max(_PICTURE_CHANNELS[layout]) == 1:
+            raise InferError(f"{layout} has no colours to convert", code="E14001", hint="switch csc_switch off")
+        c = attrs["channels"]
+        if c not in _PICTURE_CHANNELS[layout] or (c == 1 < max(_PICTURE_CHANNELS[layout]) and not attrs["csc_switch"]):
+            expected = " or ".join(map(str, _PICTURE_CHANNELS[layout])) + ", one of several by colour conversion only"
+            raise InferError(f"{layout} has no {c} channels", code="E14001", expected=expected, got=str(c))
+        top, bottom, left, right = attrs["padding"]
+        return cls(n, c, src_h, columns, first_row, first_column, h, w, top, bottom, left, right, layout)
+
+    @property
+    def oh(self) -> int:
+        return self.top + self.h + self.bottom
+
+    @property
+    def ow(self) -> int:
+        return self.left + self.w + self.right
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.n, self.c, self.oh, self.ow
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes between rows of the pictures."""
+        return self.src_w * PICTURE_BYTES[self.input_format]
+
+    @property
+    def cut_rows(self) -> int:
+        """Rows of bytes under the cut of one picture, those of colours too."""
+        return self.h * 3 // 2 if self.input_format == "YUV420SP_U8" else self.h
+
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes under the cut of one picture."""
+        return self.cut_rows * self.w * PICTURE_BYTES[self.input_format]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from metadef.passes.graph_fusion import (
     JoinAffine,
     SplitBatchNorm,
 )
+from metadef.passes.insert_aipp import InsertAipp
 from metadef.passes.invariant import LoopInvariantPass
 from metadef.passes.layout import CancelTransData, RefineRunningFormat
 from metadef.passes.notask import ConcatNotaskPass, SplitNotaskPass
@@ -69,6 +70,7 @@ def _epilogue(name: str, reason: str, *rules: Rule) -> RulePass:
 _ACTIVATIONS = VECTOR_ACTIVATIONS - CLIPS
 
 PIPELINE: tuple[Pass, ...] = (
+    InsertAipp("InsertAipp", "inputs that take pictures, as --insert_op_conf says", required=True),
     # Prepare: less graph, same values.
     RulePass("DepthwiseToConv2DPass", "one form of grouped convolutions", required=True, rules=(GroupDepthwise(),)),
     _prepare("ConstantFoldingPass", "what depends on constants only is computed now", FoldConstants()),

@@ -36,6 +36,8 @@ MOVES = CHANNEL_MOVES.union(BLOCK_MOVES, IMAGE_MOVES)
 NOT_ZERO_SAFE = frozenset({"Log", "Reciprocal", "Rsqrt", "RealDiv", "Pow", "FloorMod"})
 """Types that make infinities or NaN of the zeros in padding lanes; only tensors without such lanes may be blocked."""
 
+_BLOCKED = (FormatRule.CONV, FormatRule.CHANNEL, FormatRule.PICTURE)
+"""Rules of operators that make NC1HWC0 only."""
 _WEIGHT = 1
 _MOST_ROUNDS = 8
 """Rounds of moving single nodes to the other side: enough in practice, and linear in the size of the graph."""
@@ -87,9 +89,9 @@ def _next_to_blocks(tensor: Tensor | None) -> bool:
 
 
 def wants_blocks(node: Node) -> bool:
-    """Whether the operator's kernels read and write NC1HWC0 only."""
+    """Whether the operator's kernels make NC1HWC0 only."""
     opdef = node.opdef if node.domain == "ascend" else None
-    if opdef is None or opdef.formats not in (FormatRule.CONV, FormatRule.CHANNEL):
+    if opdef is None or opdef.formats not in _BLOCKED:
         return False
     x = node.inputs[0]
     return x is not None and len(x.desc.origin_shape) == 4 and x.desc.elements > 0
@@ -260,6 +262,8 @@ def reads_blocked(node: Node, slot: int) -> bool:
         return False
     if opdef.formats is FormatRule.CONV:
         return slot == 0
+    if opdef.formats is FormatRule.PICTURE:
+        return False
     if opdef.formats is FormatRule.CHANNEL:
         return len(tensor.desc.origin_shape) == 4
     return not is_scalar(tensor)

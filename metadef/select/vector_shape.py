@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from metadef.cost.vector_view import broadcast_run, column_strip, compute_width
+from metadef.cost.vector_view import PICTURE_OP, broadcast_run, column_strip, compute_width
 from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
-from metadef.ops.geometry import PoolGeometry, normal_axis
+from metadef.ops.geometry import PictureGeometry, PoolGeometry, normal_axis
 from metadef.ops.reduce import reduced_axes
 from metadef.target import Target
 
@@ -133,10 +133,19 @@ def _move(kernel: Kernel, target: Target) -> VectorShape:
         return _flat(kernel, target)
     n, c1, h, w, c0 = blocked.shape
     units = n * h if kernel.moves_lanes else n * c1 * h
-    moved = [Stream(f"x{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.inputs) if desc]
+    moved = [Stream(f"x{slot}", _read_bytes(kernel, slot) / units) for slot, desc in enumerate(kernel.inputs) if desc]
     results = [Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs)]
     elements = sum(prod(desc.shape) for desc in kernel.outputs) // units if units < n * c1 * h else w * c0
     return VectorShape(units, elements, tuple(moved), tuple(results))
+
+
+def _read_bytes(kernel: Kernel, slot: int) -> int:
+    """Bytes of an operand that a move reads: of pictures those under the cut."""
+    if kernel.op_type == PICTURE_OP:
+        g = PictureGeometry.of(kernel)
+        return g.n * g.cut_bytes
+    desc = kernel.inputs[slot]
+    return desc.payload_bytes if desc is not None else 0
 
 
 def _gather(kernel: Kernel, target: Target) -> VectorShape:

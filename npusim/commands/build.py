@@ -9,13 +9,21 @@ from typing import Any
 import click
 
 from metadef.error import UsageError
-from npusim.commands.options import gear_options, json_option, memory_options, model_options, session_options
+from npusim.commands.options import (
+    aipp_option,
+    gear_options,
+    json_option,
+    memory_options,
+    model_options,
+    session_options,
+)
 from npusim.commands.output import console_of, print_json, progress, spare_source, with_notes
 
 
 @click.command("compile")
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@aipp_option
 @gear_options
 @memory_options
 @click.option(

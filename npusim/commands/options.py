@@ -16,6 +16,7 @@ from npusim.commands.output import progress, with_notes
 if TYPE_CHECKING:
     import numpy as np
 
+    from metadef.aipp import AippOp
     from npusim.session import InferenceSession, SessionOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +27,8 @@ GEAR_OPTIONS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "pad
 OFFLINE_FLAGS = {
     "disabled": "--disable", "switch_file": "--fusion-switch-file", "conv": "--conv", "dims": "--dim",
     "shapes": "--shape", "stream_weights": "--stream-weights", "no_reuse_op": "--no-reuse-op", "no_reuse": "--no-reuse",
-    "elastic": "--elastic", **{name: "--" + name.replace("_", "-") for name in GEAR_OPTIONS[:3]},
+    "elastic": "--elastic", "insert_op_conf": "--insert-op-conf",
+    **{name: "--" + name.replace("_", "-") for name in GEAR_OPTIONS[:3]},
 }  # fmt: skip
 """Flags that steer the compiler, by the name of their value."""
 
@@ -115,6 +117,17 @@ def model_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def aipp_option(function: F) -> F:
+    """ATC's configuration of AIPP, in both spellings."""
+    return click.option(
+        "--insert-op-conf",
+        "--insert_op_conf",
+        "insert_op_conf",
+        type=click.Path(dir_okay=False),
+        help="AIPP: a file of aipp_op blocks, whose inputs take pictures of bytes and are normalised on the chip.",
+    )(function)
 
 
 def memory_options(function: F) -> F:
@@ -217,8 +230,18 @@ def session_options(options: dict[str, Any], threads: int) -> SessionOptions:
         stream_weights=options.get("stream_weights"),
         no_reuse=tuple(options.get("no_reuse_op", ())),
         reuse=not options.get("no_reuse", False),
+        aipp=_pictures(options.get("insert_op_conf")),
         **{name: options[name] for name in GEAR_OPTIONS if options.get(name)},
     )
+
+
+def _pictures(path: str | None) -> tuple[AippOp, ...]:
+    """The blocks of an AIPP configuration."""
+    if path is None:
+        return ()
+    from metadef.aipp import read_insert_op_conf
+
+    return read_insert_op_conf(path)
 
 
 def _switched_off(path: str | None) -> frozenset[str]:
@@ -240,7 +263,8 @@ def open_model(
 ) -> tuple[InferenceSession, dict[str, np.ndarray]]:
     """A session and its feeds: from files where given, else generated from the seed.
 
-    Open dimensions of an ONNX model are bound to the shapes of the files, where neither --shape nor gears say more.
+    Open dimensions of an ONNX model are bound to the shapes of the files, where neither --shape nor gears say more, and
+    the files are no pictures for AIPP.
     """
     from npusim.session import InferenceSession
 
@@ -251,7 +275,8 @@ def open_model(
     if inputs and not model.endswith(".om") and not any(options.get(name) for name in GEAR_OPTIONS):
         from metadef.frontend.onnx_bind import fed_shapes
 
-        fed = {name: array.shape for name, array in read_feeds(inputs).items()}
+        given = read_feeds(inputs).items()
+        fed = {name: array.shape for name, array in given if not (settings.aipp and array.dtype == "uint8")}
         settings = replace(settings, shapes={**fed_shapes(Path(model), fed), **settings.shapes})
     with progress() as stage:
         session = InferenceSession(model, settings, on_stage=with_notes(stage))

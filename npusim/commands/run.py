@@ -10,6 +10,7 @@ import click
 
 from npusim.commands.options import (
     DEFAULT_SOC,
+    aipp_option,
     gear_options,
     input_options,
     json_option,
@@ -53,6 +54,7 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@aipp_option
 @gear_options
 @memory_options
 @padding_option
@@ -83,6 +85,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
+@aipp_option
 @gear_options
 @memory_options
 @padding_option

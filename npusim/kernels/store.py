@@ -27,6 +27,7 @@ from npusim.kernels.cpu import Cpu, host
 Progress = Callable[[str, int, int], None]
 
 FAMILIES = {
+    "aipp": "npusim.kernels.aipp",
     "exec": "npusim.kernels.dispatch",
     "tile": "npusim.kernels.tiles",
     "conv": "npusim.kernels.conv_fill",

@@ -45,6 +45,7 @@ Jump = tuple[int, int, int]
 """Kind of the row, position of the task to go on with, host address of the condition."""
 Row = Call | int | Jump
 _PLACES: dict[str, str] = {
+    "Aipp": "aipp.plan_aipp",
     "AvgPoolV2": "pool.plan_pool",
     "BNInfer": "vector.plan_batch_norm",
     "BatchMatMulV2": "matmul.plan_matmul",

@@ -12,7 +12,17 @@ import pytest
 from metadef.dtype import DType
 from metadef.format import TensorDesc
 from metadef.graph import infer_outputs
-from metadef.op import REQUIRED, VECTOR_MNEMONICS, CostClass, OpDef, PortKind, all_op_types, get_op, register
+from metadef.op import (
+    REQUIRED,
+    VECTOR_MNEMONICS,
+    CostClass,
+    FormatRule,
+    OpDef,
+    PortKind,
+    all_op_types,
+    get_op,
+    register,
+)
 from metadef.ops.quantise import packed_scale
 
 NO_WORK = (CostClass.VIEW, CostClass.CONV, CostClass.MATMUL, CostClass.HOST)
@@ -30,6 +40,17 @@ WINDOW = {"ksize": (1, 1, 3, 2), "strides": (1, 1, 2, 1), "pads": (1, 0, 1, 1)}
 BOOL = np.array([[True, False, True], [False, False, True]])
 SUMS = np.arange(-3, 3, dtype=np.int32)
 SAMPLES: dict[str, Sample] = {
+    "Aipp": Sample(
+        (np.arange(2 * 7 * 5 * 3, dtype=np.uint8).reshape(2, 7, 5, 3),),
+        {
+            "input_format": "RGB888_U8",
+            "channels": 3,
+            "crop_size": (4, 3),
+            "load_start_pos": (2, 1),
+            "padding": (1, 0, 0, 2),
+            "dst_type": DType.FLOAT,
+        },
+    ),
     "DepthwiseConv2D": Sample(((2, 4, 7, 6), (2, 4, 3, 2), (8,)), {"strides": (1, 1, 2, 1), "pads": (1, 0, 2, 1)}),
     "ShuffleChannel": Sample(((2, 6, 3, 5),), {"group": 3}),
     "ResizeBilinearV2D": Sample(((2, 3, 4, 5),), {"size": (7, 3), "half_pixel_centers": True}),
@@ -121,7 +142,7 @@ def test_declaration_has_no_hole(op_type: str) -> None:
         assert source < len(opdef.inputs) and target < len(opdef.outputs)
     named = set(opdef.work.per_repeat) | set(opdef.work.per_row)
     assert named <= VECTOR_MNEMONICS
-    assert bool(opdef.work.per_repeat) != (opdef.cost in NO_WORK)
+    assert bool(opdef.work.per_repeat) != (opdef.cost in NO_WORK or opdef.formats is FormatRule.PICTURE)
 
 
 @pytest.mark.parametrize("op_type", all_op_types())

@@ -1,0 +1,168 @@
+"""AIPP from end to end: configuration to values, offline models, gears, and feeds that are no pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+
+from metadef.aipp import AippOp
+from metadef.error import UsageError
+from metadef.model import load_om, save_om
+from npusim import InferenceSession, SessionOptions
+from npusim.cli import commands
+
+CUT = {
+    "crop": True, "src_image_size_h": 40, "src_image_size_w": 44, "load_start_pos_h": 5, "load_start_pos_w": 7,
+    "crop_size_h": 30, "crop_size_w": 32,
+}  # fmt: skip
+STATISTICS = {"min_chn_0": 123.675, "min_chn_1": 116.28, "mean_chn_2": 103, "var_reci_chn_0": 0.0171}
+
+
+def network(batch: int | str = 2) -> onnx.ModelProto:
+    """Convolution, activation and pooling over pictures of 32 by 32."""
+    rng = np.random.default_rng(3)
+    filters = numpy_helper.from_array((rng.standard_normal((20, 3, 3, 3)) / 5).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("GlobalAveragePool", ["b"], ["y"], "pool"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [batch, 3, 32, 32]), ("y", None))
+    )
+    graph = helper.make_graph(nodes, "net", [x], [y], [filters])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def block(**given: Any) -> AippOp:
+    padding = {"padding": True, "top_padding_size": 2, "padding_value": 0.5}
+    return AippOp.of(**{"aipp_mode": "static", "input_format": "RGB888_U8", **CUT, **STATISTICS, **padding, **given})
+
+
+def pictures(rng: np.random.Generator, batch: int = 2) -> np.ndarray:
+    return rng.integers(0, 256, (batch, 40, 44, 3)).astype(np.uint8)
+
+
+def normalised(images: np.ndarray) -> np.ndarray:
+    """What a caller without AIPP would feed, rounded as the chip rounds."""
+    cut = np.moveaxis(images[:, 5:35, 7:39].astype(np.float64), 3, 1)
+    least = np.float16([123.675, 116.28, 103]).astype(float).reshape(3, 1, 1)
+    factor = np.float16([0.0171, 1, 1]).astype(float).reshape(3, 1, 1)
+    bordered = np.full((len(images), 3, 32, 32), 0.5)
+    bordered[:, :, 2:] = (cut - least) * factor
+    return bordered.astype(np.float16).astype(np.float32)
+
+
+def session(*blocks: AippOp, batch: int | str = 2, **options: Any) -> InferenceSession:
+    return InferenceSession(network(batch), SessionOptions(threads=1, aipp=blocks, **options))
+
+
+@pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend910A", "Ascend910B3"])
+def test_values_are_those_of_normalised_feeds(rng, soc):
+    images = pictures(rng)
+    (with_aipp,) = session(block(), soc=soc).run(None, {"x": images})
+    (without,) = session(soc=soc).run(None, {"x": normalised(images)})
+    np.testing.assert_array_equal(with_aipp, without)
+
+
+def test_the_input_is_described_as_pictures():
+    (x,) = session(block()).get_inputs()
+    assert (x.shape, x.type) == ([2, 40, 44, 3], "tensor(uint8)")
+
+
+def test_checked_runs_layers_and_explanations(rng):
+    made = session(block(), checked=True)
+    assert not made.loaded.fallbacks
+    made.run(None, {"x": pictures(rng)})
+    assert made.profile.cycles > 0
+    assert made.compile_report.record("InsertAipp").effect_times == 1
+
+
+def test_round_trip_through_an_offline_model(rng, tmp_path):
+    made, images = session(block()), pictures(rng)
+    path = save_om(made.model, tmp_path / "x.om")
+    again = InferenceSession(path)
+    np.testing.assert_array_equal(again.run(None, {"x": images})[0], made.run(None, {"x": images})[0])
+    assert again.get_inputs() == made.get_inputs() and again.profile.cycles == made.profile.cycles
+    before, after = (item.nodes[0] for item in (made.model.graph, load_om(path).graph))
+    assert {**before.attrs} == {**after.attrs}
+    with pytest.raises(UsageError, match="this input takes pictures: AIPP was compiled in"):
+        again.run(None, {"x": normalised(images)})
+    with pytest.raises(UsageError, match="'aipp' has no meaning for a compiled model"):
+        InferenceSession(path, SessionOptions(aipp=(block(),)))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3, 32, 32), np.float32), np.zeros((2, 3, 40, 44), np.uint8)])
+def test_feeds_that_are_no_pictures(wrong):
+    with pytest.raises(UsageError) as caught:
+        session(block()).run(None, {"x": wrong})
+    (problem,) = caught.value.problems
+    assert problem.expected == "uint8[2, 40, 44, 3]" and "AIPP" in problem.message and "not normalised" in problem.hint
+
+
+def test_batches_by_gear(rng):
+    made = session(block(), batch="n", dynamic_batch_size="1,4")
+    images = pictures(rng, 3)
+    (got,) = made.run(None, {"x": images})
+    assert made.gear_choice is not None and made.gear_choice.key == "4"
+    (without,) = session(batch=3).run(None, {"x": normalised(images)})
+    np.testing.assert_array_equal(got, without)
+    with pytest.raises(UsageError, match="this input takes pictures"):
+        made.run(None, {"x": normalised(images)})
+
+
+def test_gears_of_sizes_and_static_aipp_exclude_each_other():
+    with pytest.raises(UsageError, match=r"E10047.*AIPP and dynamic_image_size exclude each other"):
+        session(block(), dynamic_image_size="32,32;64,64")
+
+
+CONFIG = """aipp_op {
+  aipp_mode: static
+  input_format: RGB888_U8
+  csc_switch: false
+}
+"""
+
+
+def run_cli(*arguments: str) -> Any:
+    return CliRunner().invoke(commands, list(arguments))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    model, config = tmp_path / "net.onnx", tmp_path / "aipp.cfg"
+    onnx.save(network(), str(model))
+    config.write_text(CONFIG)
+    return str(model), str(config)
+
+
+@pytest.mark.parametrize("flag", ["--insert-op-conf", "--insert_op_conf"])
+def test_commands_take_the_file(files, tmp_path, flag):
+    model, config = files
+    np.save(tmp_path / "x.npy", np.zeros((2, 32, 32, 3), np.uint8))
+    ran = run_cli("run", model, flag, config, "--input", f"x={tmp_path / 'x.npy'}", "--json")
+    assert ran.exit_code == 0 and json.loads(ran.stdout)["outputs"][0]["shape"] == [2, 20, 1, 1]
+    om = tmp_path / "x.om"
+    assert run_cli("compile", model, flag, config, "-o", str(om)).exit_code == 0
+    assert run_cli("run", str(om), "--input", f"x={tmp_path / 'x.npy'}").exit_code == 0
+    told = run_cli("explain", model, "aipp_x", flag, config)
+    assert told.exit_code == 0 and "RGB888_U8" in told.stdout
+
+
+def test_commands_tell_what_is_wrong_with_it(files, tmp_path):
+    model, config = files
+    Path(config).write_text(CONFIG.replace("csc_switch", "csc_swich"))
+    with pytest.raises(UsageError, match=r"aipp.cfg:4.*AIPP has no key 'csc_swich'\n.*\n.*did you mean 'csc_switch'"):
+        raise run_cli("run", model, "--insert-op-conf", config).exception
+    with pytest.raises(UsageError, match="E10410"):
+        raise run_cli("explain", model, "--insert-op-conf", str(tmp_path / "none")).exception
+    with pytest.raises(UsageError, match="--insert-op-conf would have to be known to the compiler"):
+        raise run_cli("run", "m.om", "--insert-op-conf", config).exception
