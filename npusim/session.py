@@ -84,7 +84,7 @@ class SessionOptions:
     aipp: tuple[AippOp, ...] = ()
 
     def compile_options(self) -> CompileOptions:
-        """What of this concerns the compiler. Raises UsageError for an unknown precision."""
+        """What of this concerns the compiler. Raises UsageError for an unknown precision and options at odds."""
         from metadef.compiler import CompileOptions
 
         if self.deterministic and self.conv not in (None, "direct"):
@@ -92,6 +92,9 @@ class SessionOptions:
             raise UsageError(
                 "Winograd's algorithm is not deterministic across chips", got=f"conv={self.conv}", hint=hint
             )
+        if self.elastic and self.aipp:
+            hint = "leave one of the two out, or give dynamic_batch_size the batches that come"
+            raise UsageError("shapes of pictures say no shape of the model: elastic does not go with AIPP", hint=hint)
         return CompileOptions(
             soc=self.soc or CompileOptions.soc,
             precision=self.precision or CompileOptions.precision,

@@ -3,13 +3,15 @@
     python tools/timing_networks.py [--data DIR] [--only NETWORK ...] [--left-out] [--plot FILE]
 
 Rows: fp16 by the converter's default, not tuned, not doubtful. The networks are those of ``networks``, compiled without
-weights once for each batch. The roofline takes every task at the larger of its products at the cube's peak and its
-operands at the memory's nominal rate: nothing of it is fitted.
+weights once for each batch; where a row states larger pictures than the network takes, AIPP cuts out their middle and
+normalises it, as the accuracies beside those times show. The roofline takes every task at the larger of its products at
+the cube's peak and its operands at the memory's nominal rate: nothing of it is fitted.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -17,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from metadef.aipp import AippOp
 from metadef.compiler import CompileOptions, compile_model
 from metadef.program import Program
 from metadef.target import Target
-from networks import build_network
+from networks import NETWORKS, build_network
 from npusim.timing import time_program
 from timing_data import Pair, chip, rows_of
 from timing_figures import draw, figures
@@ -87,15 +90,28 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+IMAGENET = {
+    **{f"min_chn_{channel}": 255 * mean for channel, mean in enumerate((0.485, 0.456, 0.406))},
+    **{f"var_reci_chn_{channel}": 1 / (255 * deviation) for channel, deviation in enumerate((0.229, 0.224, 0.225))},
+}
+"""The usual normalisation of pictures of 0 to 255, as AIPP's keys."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """One published time of a batch, in microseconds."""
+    """One published time of a batch, in microseconds. ``side`` is that of the stated pictures (0: none is stated)."""
 
     id: str
     network: str
     batch: int
     measured_us: float
     source: str
+    side: int = 0
+
+    @property
+    def case(self) -> tuple[str, int, int]:
+        """What is compiled: network, batch, side of the pictures that AIPP cuts (0: the network's own are fed)."""
+        return self.network, self.batch, self.side if self.side > NETWORKS[self.network].side else 0
 
 
 def points(data: Path) -> list[Point]:
@@ -108,8 +124,15 @@ def points(data: Path) -> list[Point]:
         batch = int(row["batch"])
         us = batch / float(row["value"]) * 1e6
         source = f"{row['model']} {row['section']} {row['soc_label']}".strip()
-        found.setdefault((name, batch, row["value"]), Point(row["id"], name, batch, us, source))
+        side = _stated_side(row["input_shape"])
+        found.setdefault((name, batch, row["value"]), Point(row["id"], name, batch, us, source, side))
     return list(found.values())
+
+
+def _stated_side(shape: str) -> int:
+    """The side of square pictures in three channels, such as 256 of "Bx3x256x256"; else 0."""
+    match = re.fullmatch(r"\w+x3x(\d+)x\1", shape)
+    return int(match[1]) if match else 0
 
 
 def _is_usable(row: dict[str, str]) -> bool:
@@ -118,20 +141,29 @@ def _is_usable(row: dict[str, str]) -> bool:
 
 
 @cache
-def network_program(name: str, batch: int) -> Program:
-    """A network compiled for the chip."""
-    made = compile_model(build_network(name, batch), CompileOptions(soc=SOC, disabled_passes=NOT_BY_DEFAULT))
-    return made.model.program
+def network_program(name: str, batch: int, pictures: int = 0) -> Program:
+    """A network compiled for the chip; ``pictures`` is the side of those that AIPP makes its input of (0: none)."""
+    aipp = (middle(pictures, NETWORKS[name].side),) if pictures else ()
+    options = CompileOptions(soc=SOC, disabled_passes=NOT_BY_DEFAULT, aipp=aipp)
+    return compile_model(build_network(name, batch), options).model.program
 
 
-def network_us(name: str, batch: int, target: Target) -> float:
+def middle(side: int, cut: int) -> AippOp:
+    """AIPP for the middle of square RGB pictures, normalised."""
+    start = (side - cut) // 2
+    sizes = {"src_image_size": side, "load_start_pos": start, "crop_size": cut}
+    square = {f"{name}_{axis}": size for name, size in sizes.items() for axis in "hw"}
+    return AippOp.of(aipp_mode="static", input_format="RGB888_U8", crop=True, **square, **IMAGENET)
+
+
+def network_us(name: str, batch: int, pictures: int, target: Target) -> float:
     """Predicted microseconds of one inference in a repeated run."""
-    return time_program(network_program(name, batch), target).us
+    return time_program(network_program(name, batch, pictures), target).us
 
 
-def roofline_us(name: str, batch: int, target: Target) -> float:
+def roofline_us(name: str, batch: int, pictures: int, target: Target) -> float:
     """Every task at the peak rate of the cube or of memory, whichever takes longer."""
-    program = network_program(name, batch)
+    program = network_program(name, batch, pictures)
     macs_per_us = target.value("cube.macs_per_cycle")["float16"] * target.cube_cores * target.clock_mhz
     bytes_per_us = target.value("memory.hbm_nominal_tb_s") * 1e6
     total = 0.0
@@ -166,7 +198,7 @@ def predict(data: Path, only: list[str] | None = None) -> list[Predicted]:
     for point in points(data):
         if only and point.network not in only:
             continue
-        us, plain = (run(point.network, point.batch, target) for run in (network_us, roofline_us))
+        us, plain = (run(*point.case, target) for run in (network_us, roofline_us))
         made.append(Predicted(point, us, plain))
     return made
 
@@ -217,8 +249,8 @@ def _members(rows: list[Predicted], family: str) -> list[Predicted]:
 
 def _times(rows: list[Predicted], target: Target) -> np.ndarray:
     """Microseconds of all points on a target; programs stay those of the stated constants."""
-    made = {key: network_us(*key, target) for key in {(row.point.network, row.point.batch) for row in rows}}
-    return np.array([made[row.point.network, row.point.batch] for row in rows])
+    made = {case: network_us(*case, target) for case in {row.point.case for row in rows}}
+    return np.array([made[row.point.case] for row in rows])
 
 
 if __name__ == "__main__":

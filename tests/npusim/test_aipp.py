@@ -124,6 +124,11 @@ def test_gears_of_sizes_and_static_aipp_exclude_each_other():
         session(block(), dynamic_image_size="32,32;64,64")
 
 
+def test_elastic_shapes_do_not_go_with_it():
+    with pytest.raises(UsageError, match="elastic does not go with AIPP"):
+        session(block(), batch="n", dynamic_batch_size="1,4", elastic=True)
+
+
 CONFIG = """aipp_op {
   aipp_mode: static
   input_format: RGB888_U8
