@@ -66,7 +66,7 @@ def conv2d(
         vectors=packed.vectors,
         unit_shifts=tables.pieces if tables else _unit_shifts(shape, layout, units[1]),
         epilogue=rule,
-        out_dtype=out_dtype,
+        out_dtype=panels.SUMS if pieces and not panels.finishes(out_dtype) else out_dtype,
         block=layout.block(-(-units[1] // splits)),
     )
     fields = fill_fields(shape, layout, dtypes[0])
@@ -81,9 +81,8 @@ def conv2d(
         "band_in": band_rows * shape.strides[0],
         **({"lane_table": tables.units} if tables else {}),
     }
-    scratch_bytes = core.scratch_bytes + (panels.BUFFER_BYTES if pieces else 0)
     values, name = [*core.fields(), *(fields[n] for n in FIELDS)], f"conv:{dtypes[0]}:{out_dtype}:{packed.kind}"
-    return call(name, shape.n * bands * splits, scratch_bytes, values)
+    return call(name, shape.n * bands * splits, core.scratch_bytes, values)
 
 
 def fill_fields(shape: Conv2D, layout: Scratch, dtype: str) -> dict[str, Any]:

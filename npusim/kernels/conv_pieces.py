@@ -1,9 +1,9 @@
 """Grouped convolutions whose groups straddle 16-channel blocks: every output block is made of pieces, one a group.
 
 The scratch block is that of a dense convolution. A piece computes 16 lanes from the input channels of its own group,
-with taps that are runs of `tap` channels wherever they lie in the blocks; its lanes from `first lane` on then replace
-those of the piece before it. Other lanes multiply their neighbours' channels by zero and are thrown away, so that no
-group sees another one's infinities.
+with taps that are runs of `tap` channels wherever they lie in the blocks; the lanes before its `first lane` are then
+those of the piece before it. Lanes of other groups multiply their neighbours' channels by zero and are thrown away, so
+that no group sees another one's infinities.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from npusim.kernels import panels, tiles
 from npusim.kernels.conv_scratch import Conv2D, Scratch
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.ir import F32, I32, I64, Kernel, vec
+from npusim.kernels.ir import I64, Kernel
 from npusim.kernels.weights import aligned
 
 _LEAST_OUTPUTS = 4
@@ -76,7 +76,10 @@ def pack_pieces(shape: Conv2D, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PieceTables:
-    """What the kernel walks: (first piece, pieces) of a unit; (tap offset, taps, weight offset, lane) of a piece."""
+    """What the kernel walks: (first piece, pieces) of a unit; (tap offset, taps, weight offset, lane) of a piece.
+
+    Behind the pieces stands where the weights end.
+    """
 
     taps: np.ndarray
     units: np.ndarray
@@ -103,6 +106,7 @@ def piece_tables(shape: Conv2D, layout: Scratch) -> PieceTables:
             pieces.append((len(taps) * 8, len(own), weights, max(0, group * out_per - unit * 16)))
             taps += own
             weights += len(own) * run * 64
+    pieces.append((0, 0, weights, 0))
     return PieceTables(np.array(taps, np.int64), int64_table(units), int64_table(pieces))
 
 
@@ -111,39 +115,43 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
     with k.function("pieces", [I64] * 7) as (desc, ctx, base, out, begin, end, last):
         f = {n: k.field(desc, n) for n in range(panels.WEIGHTS, panels.EPILOGUE)}
         buffer = scratch(k, ctx) + f[panels.BUFFER]
-        second = buffer + panels.BUFFER_BYTES
         block = k.alloca(8 * tiles.BLOCK_FIELDS)
         table = k.select(last.ne(0), f[panels.LAST_TILES], f[panels.TILES])
         count = k.select(last.ne(0), f[panels.LAST_TILE_COUNT], f[panels.TILE_COUNT])
         shift = k.field(desc, panels.EPILOGUE) - f[panels.OUT]
         stores = panels.emit_block(k, desc, f, block, (buffer, shift), dtype)
+        k.store(k.const(0), block + 8 * tiles.AHEAD_BYTES)
         with k.loop(end, start=begin) as unit:
             pair = k.field(desc, unit_table) + unit * 16
-            first, many = k.field(pair, 0), k.field(pair, 1)
+            first = k.field(pair, 0)
+            after = first + k.field(pair, 1)
             k.store(f[panels.BIAS] + unit * 64, block + 8 * tiles.BIAS)
             pixels = k.var(out + unit * f[panels.OC])
             lanes = (f[panels.CHANNELS] - unit * 16, f[panels.STORED] - unit * 16)
             pitch = k.var(f[panels.PITCH])
-            itself = stores & many.eq(1) & (k.minimum(*lanes) >= 16)
+            itself = stores & (k.minimum(*lanes) >= 16)
+            # The weights of the next unit come nearer meanwhile.
+            ends = [k.field(f[panels.UNIT_SHIFTS] + piece * 32, 2) for piece in (first, after)]
+            ahead, share = k.var(f[panels.WEIGHTS] + ends[1]), (ends[1] - ends[0]) / count + 1
             with k.loop(count) as t:
                 row = table + t * 32
                 live, at = k.field(row, 3), pixels.get()
+                with k.loop(share, step=64) as line:
+                    k.prefetch(ahead.get() + line)
+                ahead.set(ahead.get() + share)
                 k.store(base + k.field(row, 2), block + 8 * tiles.X)
-                k.store(k.select(itself, at, 0), block + 8 * tiles.OUT)
                 k.store(live, block + 8 * tiles.LIVE)
                 k.store(pitch.get(), block + 8 * tiles.PITCH)
                 pitch.set(pitch.get() + live * f[panels.PLACE_BYTES])
-                with k.loop(first + many, start=first) as piece:
+                with k.loop(after, start=first) as piece:
                     entry = f[panels.UNIT_SHIFTS] + piece * 32
                     k.store(f[panels.TAPS] + k.field(entry, 0), block + 8 * tiles.TAPS)
                     k.store(k.field(entry, 1), block + 8 * tiles.TAP_COUNT)
                     k.store(f[panels.WEIGHTS] + k.field(entry, 2), block + 8 * tiles.WEIGHTS)
-                    k.store(k.select(piece.eq(first), buffer, second), block + 8 * tiles.BUFFER)
+                    k.store(k.select(piece.eq(first), 0, buffer), block + 8 * tiles.KEPT)
+                    k.store(k.field(entry, 3), block + 8 * tiles.KEPT_LANES)
+                    k.store(k.select(itself & (piece + 1).eq(after), at, 0), block + 8 * tiles.OUT)
                     k.call_address(k.field(row, 0), block, 0, 0)
-                    own = ~(k.lane_index() < k.splat(k.convert(k.field(entry, 3), "trunc", I32)))
-                    with k.when(piece.ne(first)), k.loop(live) as p:
-                        both = (k.load(of + p * 64, vec(F32)) for of in (second, buffer))
-                        k.store(k.select(own, *both), buffer + p * 64)
                 with k.when(~itself):
                     places = (f[panels.OC], f[panels.OH], f[panels.PIXEL_PITCH])
                     k.call("epilogue", desc, buffer, 1, live, at, shift, *places, *lanes)

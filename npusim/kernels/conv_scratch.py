@@ -14,6 +14,7 @@ import numpy as np
 
 from npusim.kernels import panels, parts
 from npusim.kernels.cpu import host, l2_bytes
+from npusim.kernels.desc import SIZE
 
 PIXEL = 64
 _ADDRESSES = 8  # pixels of a tile whose addresses general registers hold
@@ -226,7 +227,8 @@ def _least_cost(
 ) -> tuple[int, int]:
     """The same for a shape, of which networks have several layers."""
     layout = Scratch(shape, kind)
-    depth, groups = len(layout.taps()) * layout.tap_channels // shape.groups, -(-shape.o // 16)
+    groups = -(-shape.o // 16)
+    depth = weight_bytes // (SIZE[dtype] * groups * 16)
     layout.block_groups = block_groups
     best: tuple[float, int, int] | None = None
     for bands in sorted({*parts.BAND_COUNTS, layout.oh}):

@@ -390,6 +390,7 @@ def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tupl
     buffer, shift = places
     values = {
         tiles.START: k.const(0),
+        tiles.KEPT: k.const(0),
         tiles.BUFFER: buffer,
         tiles.OC: f[OC],
         tiles.OH: f[OH],

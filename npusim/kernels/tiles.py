@@ -10,14 +10,16 @@ depend on the tile's shape.
 Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
 channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
 dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`, or
-`sums` for one that leaves sums as a raw tile does, but knows [16] to [18].
+`sums` for one that leaves sums as a raw tile does, but knows the fields from [16] on.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
 [pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that store also
 [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
-from, laid out as the buffer (0: begin with the bias); for `sums` [18] bytes to be brought a tap (multiple of 64).
+from, laid out as the buffer (0: begin with the bias)  [18] for `sums`, bytes to be brought a tap (multiple of 64)
+[19] sums that replace those of each vector's first lanes in the end, laid out as the buffer (0: none), and [20] of how
+many lanes.
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
 
@@ -29,7 +31,7 @@ from functools import partial
 
 from npusim.kernels.cpu import Cpu
 from npusim.kernels.epilogue import followed, split_target
-from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
+from npusim.kernels.ir import F32, I32, LANES, SIZE, Kernel, Val, Var, vec
 
 (
     X,
@@ -51,8 +53,10 @@ from npusim.kernels.ir import F32, LANES, SIZE, Kernel, Val, Var, vec
     NEXT,
     START,
     AHEAD_BYTES,
+    KEPT,
+    KEPT_LANES,
     BLOCK_FIELDS,
-) = range(20)
+) = range(22)
 RAW = "raw"
 SUMS = "sums"
 # Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
@@ -84,6 +88,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         some = k.field(block, AHEAD_BYTES) if finish == SUMS else prefetched_bytes(k.cpu)
         ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
+        if finish != RAW:
+            _emit_kept(k, block, sums)
         if finish in (RAW, SUMS):
             _emit_raw(k, block, sums)
             return
@@ -146,6 +152,16 @@ def _multiply(acc: list[list[Var]], values: Iterable[Val], weights: list[Val]) -
     for row, value in zip(acc, values, strict=True):
         for total, weight in zip(row, weights, strict=True):
             total.set(value.k.fma(value, weight, total.get()))
+
+
+def _emit_kept(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
+    """The first lanes of every vector as an earlier tile left them."""
+    kept = k.field(block, KEPT)
+    with k.when(kept.ne(0)):
+        own = k.lane_index() < k.splat(k.convert(k.field(block, KEPT_LANES), "trunc", I32))
+        for p, row in enumerate(sums):
+            for j, total in enumerate(row):
+                total.set(k.select(own, k.load(kept + (p * len(row) + j) * 64, vec(F32)), total.get()))
 
 
 def _emit_raw(k: Kernel, block: Val, sums: list[list[Var]]) -> None:

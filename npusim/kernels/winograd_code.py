@@ -169,6 +169,7 @@ def _emit_products(k: Kernel, m: int) -> None:
         block = k.alloca(8 * tiles.BLOCK_FIELDS)
         k.store(k.field(desc, _ZEROS), block + 8 * tiles.BIAS)
         k.store(k.const(0), block + 8 * tiles.PITCH)
+        k.store(k.const(0), block + 8 * tiles.KEPT)
         k.store(k.field(desc, _AHEAD_BYTES), block + 8 * tiles.AHEAD_BYTES)
         v, sums = k.var(base + k.field(desc, _V_OFFSET)), k.var(base + k.field(desc, _SUMS_OFFSET))
         with k.loop(planes) as plane:

@@ -61,6 +61,26 @@ def test_random_shapes(kind: str, dtypes: tuple[str, str], rng: np.random.Genera
         assert not got[:, s.o :].any(), "lanes beyond the channels must be zeros"
 
 
+@pytest.mark.parametrize("outputs", [4, 7, 34])
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("i8", "i32")])
+def test_groups_that_share_a_block_are_apart(dtypes: tuple[str, str], outputs: int, rng: np.random.Generator) -> None:
+    s = Conv2D(1, 4 * 18, 7, 9, 4 * outputs, (1, 1), groups=4, c0_in=16, c0_out=16)
+    kind = DTYPES["f32" if dtypes[0] == "i8" else dtypes[0]]
+    x, w = values(rng, (1, s.c, s.h, s.w), dtypes[0]), values(rng, (s.o, 18, 1, 1), "i8").astype(kind)
+    if dtypes[0] == "i8":
+        x %= 5
+    zero = np.zeros(s.o, np.float32)
+    clean = from_blocked(convolve(s, x, w, zero, dtypes[1]))
+    want = convolution(x.astype(kind), w, zero, s.strides, s.pads, s.dilations, s.groups)
+    assert_rounded(clean[:, : s.o].astype(kind), want)
+    if dtypes[0] != "i8":
+        x[:, 20, 3, 4], x[:, 21, 3, 4] = np.inf, np.nan  # of the second group
+        got = from_blocked(convolve(s, x, w, zero, dtypes[1]))
+        others = np.delete(np.arange(s.o), np.arange(outputs, 2 * outputs))
+        assert np.array_equal(got[:, others], clean[:, others])
+        assert np.isnan(got[:, outputs : 2 * outputs, 3, 4]).all()
+
+
 @pytest.mark.parametrize("activation", ["none", "relu", "clip", "leaky_relu", "sigmoid", "silu", "gelu", "tanh"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_residual_in_place_and_activation(activation: str, dtype: str, rng: np.random.Generator) -> None:
