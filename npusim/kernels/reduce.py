@@ -18,7 +18,7 @@ from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.elementwise import View, emit_lane_copy, fit_rank
 from npusim.kernels.epilogue import saturated
 from npusim.kernels.ir import F32, FLOATS, I32, I64, LANES, SIZE, Kernel, Val, vec
-from npusim.kernels.rows import fold_lanes
+from npusim.kernels.row_passes import fold_lanes
 
 OUTER, INNER = 5, 4
 OPERATIONS = ("sum", "mean", "max", "min", "prod", "sumsq", "l1", "l2", "logsum", "any", "all", "argmax", "argmin")

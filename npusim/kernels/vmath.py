@@ -111,7 +111,12 @@ class Staged:
     stages: Callable[..., Stages]
 
     def __call__(self, k: Kernel, *arguments: Val, **options: bool) -> Val:
-        return passed(self.stages(k, *arguments, **options), lambda _cut, values: values)
+        return whole(self.stages(k, *arguments, **options))
+
+
+def whole(stages: Stages) -> Val:
+    """Result of stages in one piece."""
+    return passed(stages, lambda _cut, values: values)
 
 
 def passed(stages: Stages, hand_on: HandOn) -> Val:
@@ -205,10 +210,45 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
 
 
 @Staged
+def share(k: Kernel, x: Val, top: Val) -> Stages:
+    """2**30 * e**(x - top) of no x above `top`, for shares in a sum: normal numbers and zeros as far as shares are any.
+
+    The lowest x makes the power of two a zero.
+    """
+    x = x - top
+    x = k.select(x < -108.82, -108.82, x)
+    bias = _ROUNDER + (127 + 30)
+    shifted = k.fma(x, _LOG2E, bias)
+    r, power = yield _reduced(k, x, shifted - bias), (_ints(shifted) << 23).bits(x.type)
+    return polynomial(k, r, _EXP) * power
+
+
+@Staged
 def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     """e**x for results in f16: 2**n * 2**f. What is below e**-87 comes as that, which no f16 tells from zero."""
     f, power = yield _half_parts(k, x, 1, positive)
     return polynomial(k, f, _HALF_EXP2) * power
+
+
+@Staged
+def half_share(k: Kernel, x: Val, top: Val) -> Stages:
+    """e**(x - top) times a factor that is the same under one `top`, for shares in a sum; x and top come from f16.
+
+    The power of two of `top` alone is taken off, which spares the difference. What is below 2**-125 comes as that.
+    """
+    if not k.cpu.fma:
+        f, power = yield _half_parts(k, x - top, 1, positive=False)
+        return polynomial(k, f, _HALF_EXP2) * power
+    taken = k.fma(top, _LOG2E, _ROUNDER) - _ROUNDER
+    lowest, bias = (taken - 125.0) * _LN2, _ROUNDER - taken
+    x = k.select(x < lowest, lowest, x)
+    shifted = k.fma(x, _LOG2E, bias)
+    f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(shifted) << 23
+    # Without the factor of the highest power, one multiplication less.
+    p = f + _HALF_EXP2[3] / _HALF_EXP2[4]
+    for c in _HALF_EXP2[2::-1]:
+        p = k.fma(p, f, c / _HALF_EXP2[4])
+    return (_ints(p) + power).bits(x.type)
 
 
 @Staged

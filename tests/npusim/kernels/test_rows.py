@@ -102,24 +102,29 @@ def test_layer_norm(dtype: str, rms: bool, rng: np.random.Generator) -> None:
             assert_rounded(got, Exact(exact, size + np.abs(0 if b is None else b), 80 + n // 8))
 
 
-@pytest.mark.parametrize("kind", ["softmax", "log", "layer"])
+@pytest.mark.parametrize("kind", ["softmax", "log", "layer", "rms"])
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
 def test_results_past_the_caches_have_the_bits_of_others(
     kind: str, dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elementwise, "last_cache_bytes", lambda: 1 << 16)
-    for shape in ((64, 512), (33, 1056), (2, 40, 480)):
+    for shape, ending in (
+        ((64, 512), ":turns"),
+        ((3, 60, 1152), ":turns"),
+        ((33, 1056), ":stream"),
+        ((9, 4096), ":stream"),
+    ):
         x = values(rng, shape, dtype, special=True)
         gain = values(rng, shape[-1:], dtype)
         results = []
         for skip in (0, 1):  # one element off a cache line, results are stored as usual
             out = aligned(np.zeros(x.size + 1, DTYPES[dtype]))[skip : x.size + skip]
             places = RowShape.axis(shape, -1, (address(x), dtype), (address(out), dtype))
-            if kind == "layer":
-                call = layer_norm(*places, address(gain), address(gain), dtype, 1e-5)
+            if kind in ("layer", "rms"):
+                call = layer_norm(*places, address(gain), address(gain), dtype, 1e-5, kind == "rms")
             else:
                 call = softmax(*places, log=kind == "log")
-            assert call.kernel.endswith(":stream") == (skip == 0)
+            assert call.kernel.endswith(ending) == (skip == 0)
             run(call, threads=3)
             results.append(out.tobytes())
         assert results[0] == results[1]

@@ -1,0 +1,402 @@
+"""What operators over whole rows are made of: passes over a row that lies in scratch or in place.
+
+An operator reads a row three times: two passes reduce it to one vector each (the largest element and the sum of
+exponentials; mean and variance), the third makes the results. Sums run over fixed lanes and blocks in turn, which are
+then added in pairs, so a result depends on the row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from npusim.kernels import expressions, vmath
+from npusim.kernels.epilogue import saturated
+from npusim.kernels.ir import F32, I8, I32, LANES, RAW, SIZE, Kernel, Val, Var, vec
+
+OUTER = 4
+GROUP = 4  # blocks of 16 lanes that a pass takes together
+LINE = 64  # bytes of a cache line
+# Fields of a row kernel's descriptor.
+DIMS, SOURCE, TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
+SOURCE_STEP, TARGET_STEP = SOURCE + 2 + OUTER, TARGET + 2 + OUTER
+SEGMENTS, SEGMENT, COUNT, ROWS, CHUNK, SATURATE, PAD = range(7 + 3 * OUTER, 14 + 3 * OUTER)
+GAMMA, BETA, EPSILON = range(14 + 3 * OUTER, 17 + 3 * OUTER)
+
+Combine = Callable[[Val, Val], Val]
+
+
+class Work:
+    """A row in scratch: where elements are read, and where results go."""
+
+    def __init__(self, k: Kernel, desc: Val, row: Val) -> None:
+        self.k, self.desc, self.row = k, desc, row
+        self.count = k.field(desc, COUNT)
+        self.blocks = self.count & -LANES  # elements in whole blocks
+        self.groups = self.count & -(LANES * GROUP)  # elements in whole groups of blocks
+
+    def load(self, index: Val) -> Val:
+        """Sixteen elements as fp32."""
+        return self.k.load(self.row + index * 4, vec(F32))
+
+    def load_rest(self) -> Val:
+        """The block after the whole ones, whose last lanes are of no meaning."""
+        return self.load(self.blocks)
+
+    def kept(self, index: Val) -> Val:
+        """Where a pass leaves 16 fp32 values for the next one."""
+        return self.row + index * 4
+
+    def ahead(self, index: Val, what: str) -> None:
+        """Ask for memory that a later pass needs, around the group of blocks at `index`: `source` or `target`."""
+
+    def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
+        """Results of the whole row; `value(index, x)` makes 16 of them."""
+        with self.k.loop(self.count, step=LANES) as i:
+            self.k.store(value(i, self.load(i)), self.row + i * 4)
+
+
+class Straight(Work):
+    """A dense row, read and written where it lies; scratch holds what is made in between."""
+
+    def __init__(
+        self, k: Kernel, desc: Val, row: Val, places: tuple[Val, Val], dtypes: tuple[str, str], past_caches: bool
+    ) -> None:
+        super().__init__(k, desc, row)
+        (self.source, self.target), (self.come, self.go), self.past_caches = places, dtypes, past_caches
+        self.rest = self.count & (LANES - 1)
+        self.spare = k.const(0)
+
+    def hold_rest(self) -> None:
+        """Bring the elements after the whole blocks to where `load_rest` finds them."""
+        self.spare = self.k.alloca(LANES * 4)
+        self._move(self.come, self.source + self.blocks * SIZE[self.come], self.spare)
+
+    def _move(self, dtype: str, source: Val, target: Val) -> None:
+        """The elements after the whole blocks, one by one."""
+        k, size, kind = self.k, SIZE[dtype], RAW[SIZE[dtype]]
+        with k.loop(self.rest) as lane:
+            k.store(k.load(source + lane * size, kind), target + lane * size)
+
+    def load(self, index: Val) -> Val:
+        return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
+
+    def load_rest(self) -> Val:
+        return self.k.load_f32(self.spare, self.come)
+
+    def kept(self, index: Val) -> Val:
+        """In the target itself where that is fp32, but for the lanes after the whole blocks."""
+        whole = self.go == "f32" and index is not self.blocks and not self.past_caches
+        return (self.target if whole else self.row) + index * 4
+
+    def ahead(self, index: Val, what: str) -> None:
+        """The next row of the source, or where this one's results go (if it must come at all)."""
+        if what == "target" and self.past_caches:
+            return
+        k, last = self.k, OUTER - 1
+        following = self.source + k.field(self.desc, SOURCE + 1 + last)
+        base, dtype = (following, self.come) if what == "source" else (self.target, self.go)
+        for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
+            k.prefetch(base + index * SIZE[dtype] + line)
+
+    def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
+        k, flag = self.k, self.k.field(self.desc, SATURATE)
+        with k.either(flag.eq(0)) as (free, bound):
+            with free:
+                self.put_groups(value, k.const(0), self.groups, ahead)
+                with k.loop(self.blocks, start=self.groups, step=LANES) as i:
+                    expressions.store(k, value(i, self.load(i)), self.target + i * SIZE[self.go], self.go)
+            with bound, k.loop(self.blocks, step=LANES) as i:
+                result = saturated(k, value(i, self.load(i)), flag, self.go)
+                k.store_f32(result, self.target + i * SIZE[self.go], self.go)
+        with k.when(self.rest > 0):
+            result = saturated(k, value(self.blocks, self.load_rest()), flag, self.go)
+            k.store_f32(result, self.spare, self.go)
+            self._move(self.go, self.spare, self.target + self.blocks * SIZE[self.go])
+
+    def put_groups(self, value: Callable[[Val, Val], Val], begin: Val, end: Val, ahead: str = "") -> None:
+        """Results of whole groups of blocks."""
+        with self.k.loop(end, start=begin, step=LANES * GROUP) as i:
+            if ahead:
+                self.ahead(i, ahead)
+            places = [i + block * LANES for block in range(GROUP)]
+            for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
+                where = self.target + place * SIZE[self.go]
+                expressions.store(self.k, result, where, self.go, self.past_caches)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A reduction of a row: `add(sum, term, index)` takes in a block's terms, `combine` joins two sums.
+
+    Blocks are added to `ways` vectors in turn: as many as it takes that no block waits for the one before. Terms are
+    the elements, or what `stages` makes of them: code with one cut, across which a block overlaps the next.
+    """
+
+    start: float
+    add: Callable[[Val, Val, Val], Val]
+    combine: Combine
+    stages: Callable[[Val], vmath.Stages] | None = None
+    ways: int = GROUP
+
+    def term(self, x: Val) -> Val:
+        """Terms of one block by itself."""
+        return x if self.stages is None else vmath.whole(self.stages(x))
+
+
+class Sums:
+    """The vectors that the blocks of a pass are added to in turn."""
+
+    def __init__(self, work: Work, how: Pass) -> None:
+        self.work, self.how = work, how
+        self.totals = [work.k.var(how.start, vec(F32)) for _ in range(how.ways)]
+
+    def take_groups(self, begin: Val, end: Val, ahead: str = "") -> None:
+        """Whole groups of blocks. `ahead`: what memory to fetch beside them; two passes of three share it, as one alone
+        would ask faster than memory answers."""
+        k, work = self.work.k, self.work
+        term = _StagedTerms(work, self.how, begin, end) if self.how.stages and not k.cpu.wide else None
+        with k.loop(end, start=begin, step=LANES * GROUP) as i:
+            if ahead:
+                work.ahead(i, ahead)
+            for number in range(GROUP):
+                at, total = i + number * LANES, self.totals[number % self.how.ways]
+                y = term.at(at, last=number == GROUP - 1) if term else self.how.term(work.load(at))
+                total.set(self.how.add(total.get(), y, at))
+
+    def take_rest(self) -> None:
+        """Blocks after the whole groups, and elements after the whole blocks."""
+        k, work, add, first = self.work.k, self.work, self.how.add, self.totals[0]
+        with k.loop(work.blocks, start=work.groups, step=LANES) as i:
+            first.set(add(first.get(), self.how.term(work.load(i)), i))
+        with k.when(work.blocks < work.count):
+            live = k.lane_index() < k.splat(k.convert(work.count - work.blocks, "trunc", I32))
+            before = first.get()
+            first.set(k.select(live, add(before, self.how.term(work.load_rest()), work.blocks), before))
+
+    def folded(self) -> Val:
+        """All lanes combined, in every lane."""
+        parts = [total.get() for total in self.totals]
+        while len(parts) > 1:
+            parts = [self.how.combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return fold_lanes(self.work.k, parts[0], self.how.combine)
+
+
+class _StagedTerms:
+    """Terms of block after block, each begun while the one before is finished."""
+
+    def __init__(self, work: Work, how: Pass, begin: Val, end: Val) -> None:
+        self.work, self.last = work, end - LANES
+        assert how.stages is not None
+        self.stages = how.stages
+        self._held: list[Var] = []
+        k = work.k
+        with k.when(begin < end):
+            stages = self.stages(work.load(begin))
+            for value in next(stages):
+                self._held.append(k.var(value))
+            stages.close()
+
+    def at(self, index: Val, last: bool) -> Val:
+        """The terms of the block at `index`, the `last` of a group or not; the one after it is begun."""
+        following = index + LANES
+        following = self.work.k.minimum(following, self.last) if last else following
+        return vmath.passed(self.stages(self.work.load(following)), self._hand_on)
+
+    def _hand_on(self, _cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+        before = tuple(held.get() for held in self._held)
+        for held, value in zip(self._held, values, strict=True):
+            held.set(value)
+        return before
+
+
+def reduced(work: Work, how: Pass, ahead: str = "") -> Val:
+    """A whole row folded to one value, in every lane."""
+    sums = Sums(work, how)
+    sums.take_groups(work.k.const(0), work.groups, ahead)
+    sums.take_rest()
+    return sums.folded()
+
+
+def fold_lanes(k: Kernel, x: Val, combine: Combine) -> Val:
+    """Combine the lanes of a vector in pairs and spread the result over all of them."""
+    for step in (8, 4, 2, 1):
+        x = combine(x, k.shuffle(x, x, [(lane + step) % LANES for lane in range(LANES)]))
+    # All lanes are the same, which whoever allots registers should know.
+    return k.splat(k.extract(x, 0))
+
+
+def outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
+    """Byte offsets of a row of the source and of the target."""
+    last = OUTER - 1
+    source = k.var(number * k.field(desc, SOURCE + 1 + last))
+    target = k.var(number * k.field(desc, TARGET + 1 + last))
+    with k.when(number >= k.field(desc, DIMS + last)):
+        rest = number
+        source.set(k.const(0))
+        target.set(k.const(0))
+        for a in reversed(range(OUTER)):
+            n = k.field(desc, DIMS + a)
+            index = rest % n
+            rest = rest / n
+            source.set(source.get() + index * k.field(desc, SOURCE + 1 + a))
+            target.set(target.get() + index * k.field(desc, TARGET + 1 + a))
+    return source.get(), target.get()
+
+
+class Operator(Protocol):
+    """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put`.
+
+    `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for.
+    """
+
+    ahead: tuple[str, str, str]
+
+    def first(self, work: Work) -> Pass | None: ...
+
+    def settle(self, work: Work, total: Val) -> Val: ...
+
+    def second(self, work: Work, settled: Val) -> Pass: ...
+
+    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]: ...
+
+    def put(self, work: Work, settled: Val, total: Val) -> None: ...
+
+
+def emit_row(work: Work, operator: Operator) -> None:
+    """An operator over one row, pass after pass."""
+    first = operator.first(work)
+    total = work.k.const(0.0, vec(F32)) if first is None else reduced(work, first, operator.ahead[0])
+    settled = operator.settle(work, total)
+    operator.put(work, settled, reduced(work, operator.second(work, settled), operator.ahead[1]))
+
+
+def _plus(a: Val, b: Val) -> Val:
+    return a + b
+
+
+class Softmax:
+    """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
+
+    ahead = ("target", "source", "")
+
+    def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
+        self.k, self.log = k, kind == "log"
+        self._half = (target, kind) == ("f16", "plain")
+        self._shared = kind == "plain" and (source == "f16" or not self._half)
+        # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.
+        self._share = vmath.half_share if self._half else vmath.share
+        self._exponential = vmath.half_exp if self._half else vmath.exp
+
+    def maximum(self, a: Val, b: Val) -> Val:
+        """The larger of a and b; a NaN in b is left out (the sum of exponentials brings it back)."""
+        return self.k.select(b > a, b, a)
+
+    def terms(self, x: Val, top: Val) -> vmath.Stages:
+        """Exponentials, up to a factor common to the row."""
+        if self._shared:
+            return self._share.stages(self.k, x, top)
+        return self._exponential.stages(self.k, x - top, positive=False)
+
+    def term(self, x: Val, top: Val) -> Val:
+        """The same in one piece."""
+        return vmath.whole(self.terms(x, top))
+
+    def first(self, work: Work) -> Pass:
+        return Pass(float("-inf"), lambda top, x, _i: self.maximum(top, x), self.maximum)
+
+    def settle(self, work: Work, total: Val) -> Val:
+        return total
+
+    def second(self, work: Work, settled: Val) -> Pass:
+        def add(total: Val, e: Val, index: Val) -> Val:
+            if not self.log:
+                self.k.store(e, work.kept(index))
+            return total + e
+
+        return Pass(0.0, add, _plus, lambda x: self.terms(x, settled), ways=2)
+
+    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
+        scale = self.scale(total)
+        if self.log:
+            return lambda _i, x: (x - settled) - scale
+        return lambda i, _x: self.k.load(work.kept(i), vec(F32)) * scale
+
+    def put(self, work: Work, settled: Val, total: Val) -> None:
+        work.put_all(self.results(work, settled, total), self.ahead[2])
+
+    def scale(self, total: Val) -> Val:
+        """What terms are multiplied by, or their logarithms less."""
+        return vmath.log(self.k, total) if self.log else 1.0 / total
+
+
+class Norm:
+    """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements."""
+
+    ahead = ("", "target", "source")
+
+    def __init__(self, k: Kernel, source: str, parameters: str, kind: str) -> None:
+        self.k, self.source, self.dtype, self.rms = k, source, parameters, kind == "rms"
+
+    def _length(self, work: Work) -> Val:
+        return self.k.splat(self.k.convert(work.count, "sitofp", F32))
+
+    def first(self, work: Work) -> Pass | None:
+        return None if self.rms else Pass(0.0, lambda total, x, _i: total + x, _plus)
+
+    def settle(self, work: Work, total: Val) -> Val:
+        return total if self.rms else total / self._length(work)
+
+    def second(self, work: Work, settled: Val) -> Pass:
+        def square(total: Val, x: Val, _index: Val) -> Val:
+            d = x - settled
+            return self.k.fma(d, d, total)
+
+        return Pass(0.0, square, _plus)
+
+    def _normalised(self, work: Work, settled: Val, total: Val) -> Callable[[Val], Val]:
+        k = self.k
+        epsilon = k.splat(k.float_field(work.desc, EPSILON))
+        scale = 1.0 / vmath.sqrt(k, total / self._length(work) + epsilon)
+        if self.source != "f16":
+            return lambda x: (x - settled) * scale
+        # What the rounding of the shift adds is far below the unit of f16 elements.
+        shift = settled * -scale
+        return lambda x: k.fma(x, scale, shift)
+
+    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
+        k, dtype, normalised = self.k, self.dtype, self._normalised(work, settled, total)
+        gamma, beta = k.field(work.desc, GAMMA), k.field(work.desc, BETA)
+
+        def result(i: Val, x: Val) -> Val:
+            at = i * SIZE[dtype]
+            return k.fma(normalised(x), k.load_f32(gamma + at, dtype), k.load_f32(beta + at, dtype))
+
+        return result
+
+    def put(self, work: Work, settled: Val, total: Val) -> None:
+        k = self.k
+        usual = k.field(work.desc, GAMMA).ne(0) & k.field(work.desc, BETA).ne(0)
+        with k.either(usual & (work.count & (LANES - 1)).eq(0)) as (both, other):
+            with both:
+                work.put_all(self.results(work, settled, total), self.ahead[2])
+            with other:
+                work.put_all(self._general(work, self._normalised(work, settled, total)), self.ahead[2])
+
+    def _general(self, work: Work, normalised: Callable[[Val], Val]) -> Callable[[Val, Val], Val]:
+        """Results without gamma or beta, and of fewer than 16 lanes."""
+        k, dtype, size, spare = self.k, self.dtype, SIZE[self.dtype], self.k.alloca(LANES * 4)
+
+        def factor(field: int, neutral: float, i: Val) -> Val:
+            left, source, value = k.minimum(work.count - i, LANES), k.field(work.desc, field), k.var(neutral, vec(F32))
+            with k.when(source.ne(0)):
+                at = k.var(source + i * size)
+                with k.when(left < LANES):
+                    with k.loop(left * size) as byte:
+                        k.store(k.load(source + i * size + byte, I8), spare + byte)
+                    at.set(spare)
+                value.set(k.load_f32(at.get(), dtype))
+            return value.get()
+
+        return lambda i, x: k.fma(normalised(x), factor(GAMMA, 1.0, i), factor(BETA, -0.0, i))

@@ -1,0 +1,73 @@
+"""Accuracy of the passes that row operators are made of, at the ends of the range and over long rows."""
+
+import numpy as np
+import pytest
+
+from npusim.kernels.row_passes import GROUP
+from npusim.kernels.rows import RowShape, layer_norm, softmax
+from tests.npusim.kernels import twins
+from tests.npusim.kernels.inputs import address, run
+from tests.npusim.kernels.twins import DTYPES
+
+
+def softmax_of(x: np.ndarray, dtype: str) -> np.ndarray:
+    out = np.full(x.shape, 7, DTYPES[dtype])
+    run(softmax(*RowShape.axis(x.shape, -1, (address(x), dtype), (address(out), dtype))))
+    return out
+
+
+def unlike(got: np.ndarray, exact: np.ndarray) -> float:
+    """Share of results that are not the exact ones rounded once."""
+    return float(np.mean(got != exact.astype(got.dtype)))
+
+
+@pytest.mark.parametrize("spread", [0.1, 3, 100])
+@pytest.mark.parametrize("count", [7, 64, 777, 8192])
+def test_nearly_all_shares_of_halves_are_the_nearest(spread: float, count: int, rng: np.random.Generator) -> None:
+    x = (rng.standard_normal((40, count)) * spread + rng.uniform(-20, 20, (40, 1)) * spread).astype(np.float16)
+    assert unlike(softmax_of(x, "f16"), twins.softmax(x, -1, False)) < 0.01
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_shares_fade_through_subnormal_numbers_to_zero(dtype: str) -> None:
+    x = np.zeros((1, 64 * GROUP), DTYPES[dtype])
+    x[0, 1:] = -np.arange(1, x.size) * (0.1 if dtype == "f16" else 0.5)
+    exact = twins.softmax(x, -1, False)
+    got = softmax_of(x, dtype)
+    smallest = np.finfo(DTYPES[dtype]).smallest_subnormal.astype(np.float64)
+    fading = exact < np.finfo(DTYPES[dtype]).tiny
+    error = np.abs(got.astype(np.float64) - exact)
+    assert fading.any() and (error <= 0.51 * smallest + exact * 2.0**-22)[fading].all()
+    assert (got[exact < smallest / 2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+def test_masked_elements_have_no_share(dtype: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((5, 200)).astype(DTYPES[dtype])
+    hidden = rng.random(x.shape) < 0.7
+    for mask in (-np.inf, -6e4):
+        x[hidden] = mask
+        got = softmax_of(x, dtype).astype(np.float64)
+        assert not got[hidden].any()
+        np.testing.assert_allclose(got.sum(1), 1, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+@pytest.mark.parametrize("count", [3, 130])
+def test_rows_of_infinities_and_nan_are_nan(dtype: str, count: int) -> None:
+    x = np.zeros((4, count), DTYPES[dtype])
+    x[0, 1], x[1, 1], x[2] = np.nan, np.inf, -np.inf
+    got = softmax_of(x, dtype).astype(np.float64)
+    assert np.isnan(got[:3]).all() and not np.isnan(got[3]).any()
+
+
+@pytest.mark.parametrize("mean", [0, 1, 100])
+@pytest.mark.parametrize("rms", [False, True])
+def test_nearly_all_normalised_halves_are_the_nearest(mean: float, rms: bool, rng: np.random.Generator) -> None:
+    for count in (100, 768, 4096):
+        x = (rng.standard_normal((20, count)) * 3 + mean).astype(np.float16)
+        gain, shift = (rng.standard_normal(count).astype(np.float16) for _ in range(2))
+        out = np.zeros_like(x)
+        places = RowShape.axis(x.shape, -1, (address(x), "f16"), (address(out), "f16"))
+        run(layer_norm(*places, address(gain), address(shift), "f16", 1e-5, rms))
+        assert unlike(out, twins.layer_norm(x, gain, shift, 1e-5, rms)) < 0.01
