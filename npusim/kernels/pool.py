@@ -2,7 +2,8 @@
 
 `pool2d` describes one as a Call. Which input rows and columns an output reads, and by what an average is divided,
 stands in tables made by the builder, so padding, dilation, ceil mode and count_include_pad cost the kernel nothing.
-Sums run over rows, then columns, in fp32; a maximum lets NaN through as numpy.maximum does.
+Sums run over rows, then columns, in fp32; a maximum is one of integers in the floats' order, and lets NaN through as
+numpy.maximum does.
 Kernel names: `pool:<dtype>:<C0>:<max|avg>`.
 """
 
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 from npusim.kernels.desc import Call, call, int64_table, split_count
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, SIZE, Kernel, vec
+from npusim.kernels.ir import F32, RAW, SIZE, Kernel, Val, vec
 
+_INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 _X, _OUT, _ROWS, _CHUNK, _OH, _OW, _PLANE, _X_ROW, _H_TABLE, _W_TABLE, _ROW_STEP, _COLUMN_STEP, _SATURATE = range(1, 14)
 
 
@@ -81,10 +83,11 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     dtype, c0, kind = parameters.split(":")
     lanes = 16 if int(c0) % 16 == 0 else 8
     groups, step = int(c0) // lanes, lanes * SIZE[dtype]
-    start = k.const(0.0 if kind == "avg" else float("-inf"), vec(F32, lanes))
+    start = k.const(0, vec(F32 if kind == "avg" else RAW[SIZE[dtype]], lanes))
     with k.main() as (desc, part, _ctx):
         ow, oh = k.field(desc, _OW), k.field(desc, _OH)
         row_step, column_step = k.field(desc, _ROW_STEP), k.field(desc, _COLUMN_STEP)
+        saturates = k.field(desc, _SATURATE)
         lo = part * k.field(desc, _CHUNK)
         hi = k.minimum(lo + k.field(desc, _CHUNK), k.field(desc, _ROWS))
         pixel = groups * step
@@ -102,12 +105,36 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
                     with k.loop(rows) as i:
                         line = band + i * row_step + first * pixel + lane
                         with k.loop(columns) as j:
-                            value = k.load_f32(line + j * column_step, dtype, lanes)
-                            now = total.get()
+                            at = line + j * column_step
                             if kind == "avg":
-                                total.set(now + value)
+                                total.set(total.get() + k.load_f32(at, dtype, lanes))
                             else:
-                                total.set(k.select((value > now) | value.isnan(), value, now))
-                    result = total.get() / divisor if kind == "avg" else total.get()
-                    result = saturated(k, result, k.field(desc, _SATURATE), dtype)
-                    k.store_f32(result, target + column * pixel + lane, dtype)
+                                total.set(_larger(k, total.get(), _ordered(k, k.load(at, start.type), dtype)))
+                    at = target + column * pixel + lane
+                    if kind == "avg":
+                        k.store_f32(saturated(k, total.get() / divisor, saturates, dtype), at, dtype)
+                    else:
+                        k.store(_unordered(k, total.get(), dtype), at)
+                        with k.when(saturates.ne(0)):
+                            k.store_f32(saturated(k, k.load_f32(at, dtype, lanes), saturates, dtype), at, dtype)
+
+
+def _ordered(k: Kernel, bits: Val, dtype: str) -> Val:
+    """Floats as unsigned integers in their order from minus infinity on; NaNs of either sign come last."""
+    return _turned(k, bits, dtype) + (_INFINITY[dtype] + 1)
+
+
+def _unordered(k: Kernel, number: Val, dtype: str) -> Val:
+    """The float of which `_ordered` made this."""
+    return _turned(k, number - (_INFINITY[dtype] + 1), dtype)
+
+
+def _turned(k: Kernel, bits: Val, dtype: str) -> Val:
+    """Negative floats <-> integers that grow as they do."""
+    magnitude = (1 << (8 * SIZE[dtype] - 1)) - 1
+    return k.select(bits < 0, bits ^ magnitude, bits)
+
+
+def _larger(k: Kernel, a: Val, b: Val) -> Val:
+    """The larger of unsigned integers."""
+    return k.intrinsic(f"llvm.umax.v{a.type.count}i{a.type.element.width}", a.type, (a, b))

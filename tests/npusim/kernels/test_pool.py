@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from npusim.kernels.ir import LARGEST
 from npusim.kernels.pool import Pool2D, pool2d
 from tests.npusim.kernels.inputs import address, run_both, values
 from tests.npusim.kernels.twins import DTYPES, assert_rounded, pooling
@@ -31,6 +32,22 @@ def test_random_windows(kind: str, dtype: str, rng: np.random.Generator) -> None
         out = np.zeros((p.planes, *p.out_hw, p.c0), DTYPES[dtype])
         got = run_both(lambda t, p=p, x=x: pool2d(p, kind, address(x), address(t), dtype), out)
         assert_rounded(got, pooling(x, kind, p))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_a_maximum_lets_every_nan_through(dtype: str, rng: np.random.Generator) -> None:
+    x = values(rng, (3, 9, 10, 16), dtype)
+    for place, value in enumerate((np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0)):
+        x[place % 3, place : place + 3, 2:9, place] = value
+    p = Pool2D(3, 9, 10, (3, 2), (2, 1), (1, 1, 0, 0))
+    for saturate in (False, True):
+        out = np.zeros((3, *p.out_hw, 16), DTYPES[dtype])
+        got = run_both(lambda t, s=saturate: pool2d(p, "max", address(x), address(t), dtype, s), out)
+        want = pooling(x, "max", p).value
+        if saturate and dtype != "f32":
+            want = np.clip(want, -float(LARGEST[dtype]), float(LARGEST[dtype]))
+            want = np.where(np.isnan(want) & (dtype == "f16"), 0, want)
+        np.testing.assert_array_equal(got.astype(np.float64), want)
 
 
 def test_global_average(rng: np.random.Generator) -> None:
