@@ -67,28 +67,6 @@ SOURCES: dict[tuple[str, str], str] = {
     ("Swin-Transformer_tiny", ""): "swin_tiny",
 }
 """(model, section) of the data and the network; an empty section takes every one of that model."""
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "plain": ("alexnet", "vgg19", "repvgg_a0"),
-    "residual": ("resnet18", "resnet152", "wide_resnet101_2"),
-    "grouped": ("resnext50",),
-    "gated": ("se_resnet50", "se_resnext101"),
-    "dense": ("densenet121",),
-    "inception": ("inception_v3", "xception"),
-    "mobile": (
-        "mobilenet_v2",
-        "mobilenet_v3_large",
-        "mobilenet_v3_small",
-        "mnasnet1_0",
-        "shufflenet_v1_g3",
-        "ghostnet",
-    ),
-    "resolution": ("hrnet_w18", "nested_unet"),
-    "detection": ("yolov3", "yolox_tiny"),
-    "bert": ("bert_base",),
-    "vit": tuple(f"vit_base_patch{size}" for size in ("8_224", "16_224", "16_384", "32_224", "32_384")),
-    "swin": ("swin_tiny",),
-}
-
 
 IMAGENET = {
     **{f"min_chn_{channel}": 255 * mean for channel, mean in enumerate((0.485, 0.456, 0.406))},
@@ -99,9 +77,11 @@ IMAGENET = {
 
 @dataclass(frozen=True)
 class Point:
-    """One published time of a batch, in microseconds. ``side`` is that of the stated pictures (0: none is stated)."""
+    """One published time of a batch, in microseconds. ``family`` is the data's; ``side`` is that of the stated pictures
+    (0: none is stated)."""
 
     id: str
+    family: str
     network: str
     batch: int
     measured_us: float
@@ -125,7 +105,7 @@ def points(data: Path) -> list[Point]:
         us = batch / float(row["value"]) * 1e6
         source = f"{row['model']} {row['section']} {row['soc_label']}".strip()
         side = _stated_side(row["input_shape"])
-        found.setdefault((name, batch, row["value"]), Point(row["id"], name, batch, us, source, side))
+        found.setdefault((name, batch, row["value"]), Point(row["id"], row["family"], name, batch, us, source, side))
     return list(found.values())
 
 
@@ -211,12 +191,10 @@ def print_table(rows: list[Predicted]) -> None:
             f"{point.network:22s} {point.batch:4d} measured {point.measured_us:10.1f}  predicted {row.us:10.1f}  "
             f"roofline {row.roofline_us:10.1f}  {ratio - 1:+7.1%} (roofline {plain - 1:+7.1%})  {point.source}"
         )
-    for name in (*FAMILIES, "all"):
-        part = _members(rows, name) if name in FAMILIES else rows
-        if part:
-            ours = figures([row.pair for row in part], len(part))
-            plain = figures([row.roofline_pair for row in part], len(part))
-            print(f"{name:12s} rows {ours['rows']:4d}  {_short(ours)}   roofline {_short(plain)}")
+    for name, part in (*_families(rows).items(), ("all", rows)):
+        ours = figures([row.pair for row in part], len(part))
+        plain = figures([row.roofline_pair for row in part], len(part))
+        print(f"{name:12s} rows {ours['rows']:4d}  {_short(ours)}   roofline {_short(plain)}")
 
 
 def _short(row: dict[str, float]) -> str:
@@ -235,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = predict(data_root(options.data), options.only)
     print_table(rows)
     if options.plot:
-        draw({name: [row.pair for row in _members(rows, name)] for name in FAMILIES}, Path(options.plot))
+        draw({name: [row.pair for row in part] for name, part in _families(rows).items()}, Path(options.plot))
     if options.left_out:
         measured = np.array([row.point.measured_us for row in rows])
         fit = LinearFit(SOC, lambda target: _times(rows, target), measured, [row.point.network for row in rows])
@@ -243,8 +221,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _members(rows: list[Predicted], family: str) -> list[Predicted]:
-    return [row for row in rows if row.point.network in FAMILIES[family]]
+def _families(rows: list[Predicted]) -> dict[str, list[Predicted]]:
+    """Rows by the family that the data file them under, in the order of its name."""
+    names = sorted({row.point.family for row in rows})
+    return {name: [row for row in rows if row.point.family == name] for name in names}
 
 
 def _times(rows: list[Predicted], target: Target) -> np.ndarray:

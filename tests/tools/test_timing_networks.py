@@ -2,41 +2,46 @@
 
 import numpy as np
 
-from timing_networks import FAMILIES, SOC, SOURCES, middle, points
+from timing_networks import SOC, middle, points
 from timing_networks_fit import LinearFit, fitted_constants
 
-HEADER = "id,model,section,input_shape,batch,soc,soc_label,value,unit,precision,aoe,suspect\n"
+HEADER = "id,model,family,section,input_shape,batch,soc,soc_label,value,unit,precision,aoe,suspect\n"
 
 
 def test_only_plain_fp16_rows_count_and_repeated_times_count_once(tmp_path):
     (tmp_path / "measured").mkdir()
     rows = [
-        "a,AlexNet,ACL,Bx3x224x224,4,310P3,310P3,4000,fps,fp16_default,0,0",
-        "b,AlexNet,again,Bx3x224x224,4,310P3,310P3,4000,fps,fp16_default,0,0",
-        "c,AlexNet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,int8,0,0",
-        "d,AlexNet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,1,0",
-        "e,AlexNet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,0,2",
-        "f,AlexNet,ACL,Bx3x224x224,8,310,310,7000,fps,fp16_default,0,0",
-        "g,Nobody,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,0,0",
+        "a,AlexNet,alexnet,ACL,Bx3x224x224,4,310P3,310P3,4000,fps,fp16_default,0,0",
+        "b,AlexNet,alexnet,again,Bx3x224x224,4,310P3,310P3,4000,fps,fp16_default,0,0",
+        "c,AlexNet,alexnet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,int8,0,0",
+        "d,AlexNet,alexnet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,1,0",
+        "e,AlexNet,alexnet,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,0,2",
+        "f,AlexNet,alexnet,ACL,Bx3x224x224,8,310,310,7000,fps,fp16_default,0,0",
+        "g,Nobody,other,ACL,Bx3x224x224,8,310P3,310P3,7000,fps,fp16_default,0,0",
     ]
     (tmp_path / "measured" / "model_infer.csv").write_text(HEADER + "\n".join(rows) + "\n")
     (point,) = points(tmp_path)
-    assert (point.id, point.network, point.batch, point.measured_us) == ("a", "alexnet", 4, 1000.0)
+    assert (point.id, point.family, point.network, point.batch, point.measured_us) == (
+        "a",
+        "alexnet",
+        "alexnet",
+        4,
+        1000.0,
+    )
 
 
 def test_larger_pictures_than_the_network_takes_are_cut_by_aipp(tmp_path):
     (tmp_path / "measured").mkdir()
     shapes = ["Bx3x256x256", "BS_SIZEx3x224x224", "Bx3x128x128", "Bx3x256x224", "Bx512;Bx512", ""]
-    rows = [f"{at},AlexNet,,{shape},4,310P3,310P3,{4000 + at},fps,fp16_default,0,0" for at, shape in enumerate(shapes)]
+    rows = [
+        f"{at},AlexNet,alexnet,,{shape},4,310P3,310P3,{4000 + at},fps,fp16_default,0,0"
+        for at, shape in enumerate(shapes)
+    ]
     (tmp_path / "measured" / "model_infer.csv").write_text(HEADER + "\n".join(rows) + "\n")
     assert [point.case[2] for point in points(tmp_path)] == [256, 0, 0, 0, 0, 0]
     attrs = middle(256, 224).attrs((1, 3, 224, 224))
     assert attrs["load_start_pos"] == (16, 16) and attrs["crop_size"] == (224, 224)
     assert np.allclose(attrs["min_chn"][:3], [123.675, 116.28, 103.53], atol=0.05)
-
-
-def test_every_network_has_a_family():
-    assert {name for part in FAMILIES.values() for name in part} == set(SOURCES.values())
 
 
 def test_a_fit_finds_the_constant_behind_the_times():
