@@ -46,7 +46,7 @@ from npusim.kernels.row_passes import (
 )
 
 _STREAM, _TURNS = ":stream", ":turns"
-_STRIP = 256  # elements of each of the rows that are worked on at a time: few enough for passes to overlap
+_STRIP_BYTES = 512  # of each of the rows that are worked on at a time: few enough for passes to overlap
 _MANY = 16  # rows of a part, among which the two turns that fill and empty the line of rows do not weigh
 
 
@@ -207,7 +207,10 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
     So memory is read and written while others compute. In the first and last two turns a part's end rows stand in for
     those that are not there, and results go to scratch.
     """
+    strip = _STRIP_BYTES // SIZE[dtypes[0]]
     with k.main() as (desc, part, ctx):
+        # Sums rest on the stack between strips: none across cache lines.
+        k.b.function.attributes.alignstack = LINE
         row, count = scratch(k, ctx), k.field(desc, COUNT)
         lo, hi = _part_rows(k, desc, part)
         nowhere = row + (count + LANES) * 4
@@ -223,8 +226,8 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), total.get())
-            with k.loop(count, step=_STRIP) as begin:
-                end = k.minimum(begin + _STRIP, count)
+            with k.loop(count, step=strip) as begin:
+                end = k.minimum(begin + strip, count)
                 sums[0].take_groups(begin, end, "source")
                 # Before the second pass leaves its terms where those of the row before lie.
                 works[2].put_groups(results, begin, end)

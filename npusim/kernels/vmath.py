@@ -187,26 +187,23 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     """
     vanishes = x < -104.0
     x = k.select(vanishes, -104.0, x)
-    if not positive and not k.cpu.wide:
-        # 2**24 more in the power keeps it normal until the last product, which rounds once.
-        bias = _ROUNDER + (127 + 24)
-        shifted = k.fma(x, _LOG2E, bias)
-        last = k.select(vanishes, 0.0, _like(k, x, 2.0**-24))
-        r, power, last = yield _reduced(k, x, shifted - bias), (_ints(shifted) << 23).bits(x.type), last
-        return polynomial(k, r, _EXP) * power * last
     if positive:
         x = k.select(x > 89.0, 89.0, x)
-    shifted = k.fma(x, _LOG2E, _ROUNDER)
-    n = shifted - _ROUNDER
-    r, n, shifted, vanishes = yield _reduced(k, x, n), n, shifted, vanishes
-    p = polynomial(k, r, _EXP)
-    # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
     if k.cpu.wide and x.type.count % 16 == 0:
-        return _scaled(k, p, n, ~vanishes)
-    whole = _ints(shifted) - _ints(_like(k, x, _ROUNDER))
-    first = ((whole + 1024) >> 1) - 512
-    last = k.select(vanishes, 0.0, ((whole - first + 127) << 23).bits(x.type))
-    return p * ((first + 127) << 23).bits(x.type) * last
+        shifted = k.fma(x, _LOG2E, _ROUNDER)
+        n = shifted - _ROUNDER
+        r, n, vanishes = yield _reduced(k, x, n), n, vanishes
+        # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
+        return _scaled(k, polynomial(k, r, _EXP), n, ~vanishes)
+    # 2**24 more in the power, or half of it, keeps it normal until the last product, which rounds once.
+    bias, last = _like(k, x, _ROUNDER + (127 + 24)), _like(k, x, 2.0**-24)
+    if positive:
+        above = x > 0.0
+        bias, last = k.select(above, _ROUNDER + (127 - 1), bias), k.select(above, 2.0, last)
+    shifted = k.fma(x, _LOG2E, bias)
+    last = k.select(vanishes, 0.0, last)
+    r, power, last = yield _reduced(k, x, shifted - bias), (_ints(shifted) << 23).bits(x.type), last
+    return polynomial(k, r, _EXP) * power * last
 
 
 @Staged
