@@ -162,6 +162,13 @@ class Kernel:
         return lane_maps(self) is not None
 
     @cached_property
+    def multiplied(self) -> TensorDesc | None:
+        """The left operand of a product as the cube multiplies it (see ``metadef.ops.geometry``)."""
+        from metadef.ops.geometry import multiplied
+
+        return multiplied(self)
+
+    @cached_property
     def picks_elements(self) -> bool:
         """Whether a slice takes single elements of plain rows: every second, say."""
         from metadef.ops.slicing import slice_ranges

@@ -54,7 +54,7 @@ def _lost(row: TaskProfile) -> int:
 
 def _limits(task: Task, row: TaskProfile, target: Target) -> dict[str, int]:
     """Cycles that each resource needs at its peak with the whole chip at work."""
-    first = task.kernel.inputs[0]
+    first = task.kernel.multiplied
     limits = {
         "L2 bandwidth": round(gm_bytes(row) / target.l2_bytes_per_cycle),
         "memory bandwidth": round((row.hbm_read_bytes + row.hbm_write_bytes) / target.hbm_bytes_per_cycle),
@@ -134,12 +134,12 @@ def _fewer_products(task: Task, target: Target) -> str:
     kernel = task.kernel
     constant = len(task.inputs) > 1 and task.inputs[1] is not None and task.inputs[1].region is Region.WEIGHTS
     open_to_winograd = kernel.algorithm == "direct" and is_eligible(kernel, target, constant)
-    channels = "int8, smaller channels" if kernel.op_type == "Conv2D" else "int8, smaller matrices"
+    channels = "int8, smaller channels" if kernel.op_type.endswith("Conv2D") else "int8, smaller matrices"
     return f"Winograd by --conv auto, {channels}" if open_to_winograd else channels
 
 
 def _peak(task: Task, target: Target) -> int:
-    first = task.kernel.inputs[0]
+    first = task.kernel.multiplied
     return target.macs_per_cycle(first.dtype) if first is not None else 1
 
 

@@ -19,7 +19,7 @@ from metadef.dtype import DType
 from metadef.format import FRACTAL_ROWS, SMALL_CHANNELS, Format, TensorDesc, ceil_div, round_up
 from metadef.kernel import CubeTile, Kernel
 from metadef.op import CostClass, find_op, get_op
-from metadef.ops.geometry import ConvGeometry, MatMulGeometry
+from metadef.ops.geometry import ConvGeometry, MatMulGeometry, PictureGeometry
 from metadef.target import Target
 
 B_SHARE = "b_share"
@@ -79,7 +79,8 @@ class CubeView:
     epilogue operand that has the result's shape; ``out_bytes`` is the result's element. ``turned_*`` operands lie
     across the order that L0 wants and are transposed on the way from L1. ``b_share`` is how many bytes of B a load
     moves per byte that L0 gets: below one where B is an image whose taps are laid out on the way from L1, as in
-    gradients by the filter.
+    gradients by the filter. ``a_share`` is how many bytes of A a load reads per byte that it leaves in L1: below one
+    where AIPP makes images of pictures on the way.
     """
 
     dtype: DType
@@ -103,6 +104,7 @@ class CubeView:
     turned_a: bool = False
     turned_b: bool = False
     b_share: float = 1.0
+    a_share: float = 1.0
     hf32: bool = False
 
     @classmethod
@@ -139,6 +141,14 @@ class CubeView:
         """Bytes of A that rows start..stop-1 of M need over the whole of K (integers or arrays)."""
         pixels = stop - start if self.window is None else self.window.input_pixels(start, stop)
         return pixels * self.a_channels * self.element_bytes
+
+    def made_cycles(self, target: Target) -> float:
+        """Cycles that a channel block of A adds to its load for what is made on the chip: zeros between pixels, or what
+        AIPP makes of pictures, which L1 takes at the rate of the path."""
+        if self.window is not None and self.window.spread > 1:
+            return float(target.value("cube.insert_cycles"))
+        block_bytes = target.c0(self.dtype) * self.element_bytes
+        return block_bytes * (1 - self.a_share) / target.path(self.a_path).bytes_per_cycle
 
     def l0_rates(self, target: Target) -> tuple[float, float]:
         """Bytes per cycle of A and of B from L1 to L0: slower by pixel and for operands that are turned."""
@@ -238,7 +248,7 @@ def _merged_groups(g: ConvGeometry, c0_in: int, c0_out: int) -> int:
 
 def _conv_view(kernel: Kernel, target: Target) -> CubeView:
     g = ConvGeometry.of(kernel)
-    x = kernel.inputs[0]
+    x = kernel.multiplied
     assert x is not None
     c0 = target.c0(x.dtype)
     merged = _merged_groups(g, c0, target.c0(kernel.outputs[0].dtype))
@@ -271,8 +281,17 @@ def _conv_view(kernel: Kernel, target: Target) -> CubeView:
         shared_b=g.groups == 1,
         macs=g.macs,
         turned_b="input_size" in kernel.attrs,
+        a_share=_picture_share(kernel, channels * x.dtype.bytes),
         **_common(kernel, 3),
     )
+
+
+def _picture_share(kernel: Kernel, pixel_bytes: int) -> float:
+    """Bytes of pictures read for every byte of the images that AIPP makes of them; 1 without AIPP."""
+    if "input_format" not in kernel.attrs:
+        return 1.0
+    g = PictureGeometry.of(kernel)
+    return g.cut_bytes / (g.oh * g.ow * pixel_bytes)
 
 
 def _matmul_view(kernel: Kernel, target: Target) -> CubeView:

@@ -351,6 +351,7 @@ class CubePlan(NamedTuple):
     extra_bytes: int
     b_share: float
     spread: int
+    a_share: float
     insert_cycles: float
     part_bytes: int
 
@@ -569,7 +570,7 @@ def _load(
         pixels = _pixels(plan, start, stop)
         if mode >= RESIDENT_ALL and mt > 0:
             pixels = _pixels(plan, plan.m_start, stop) - _pixels(plan, plan.m_start, start)
-        amount = pixels * plan.channels * plan.size * (depth / plan.k_total) / plan.spread
+        amount = pixels * plan.channels * plan.size * (depth / plan.k_total) / plan.spread * plan.a_share
         inserted = pixels * plan.channels * (depth / plan.k_total) / plan.c0 * plan.insert_cycles
         pieces = _pieces(plan.a_rows_by, stop - start, 0, depth * plan.channels // plan.k_total, plan.c0)
     else:

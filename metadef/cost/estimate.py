@@ -117,7 +117,7 @@ def _loads(
     a_times = np.where(a_once, 1, tn)
     b_times = np.where(b_once, 1, tm)
     b_images = np.where(is_b & view.shared_b, 1, images)
-    a_bytes = images * np.where(is_a, a_all, tm * a_tile) * np.where(is_a, 1, a_times)
+    a_bytes = images * np.where(is_a, a_all, tm * a_tile) * np.where(is_a, 1, a_times) * view.a_share
     b_bytes = b_images * b_all * b_times * view.b_share
     cycles: Array = 0.0
     share = np.minimum(target.value("memory.l2_core_bytes_per_cycle"), target.l2_bytes_per_cycle / cores)
@@ -130,13 +130,14 @@ def _loads(
         block = np.maximum(amount / np.maximum(images * tm * tn * blocks, 1), 1)
         issue = path.issue_cycles + (rows * path.burst_cycles if name.endswith("ND2NZ") else 0)
         cycles = cycles + amount * np.maximum(1 / rate, issue / block)
-    if view.window is not None and view.window.spread > 1:
-        blocks_in = a_bytes * view.window.spread / (view.element_bytes * target.c0(view.dtype))
-        cycles = cycles + blocks_in * target.value("cube.insert_cycles")
+    if (each := view.made_cycles(target)) > 0:
+        spread = view.window.spread if view.window is not None else 1
+        blocks_in = a_bytes / view.a_share * spread / (view.element_bytes * target.c0(view.dtype))
+        cycles = cycles + blocks_in * each
     by_columns = is_a | is_b_panel | ((resident == 0) & (view.n > view.m))
     cycles = np.maximum(cycles, _memory_cycles(target, view, tiles, (a_bytes, b_bytes), by_columns, cold))
     latency = max(target.path(view.a_path).latency_cycles, target.path(view.b_path).latency_cycles)
-    return cycles, latency + (a_tile + b_tile) / blocks / share
+    return cycles, latency + (a_tile * view.a_share + b_tile) / blocks / share
 
 
 def _mean_tile(view: CubeView, m0: Array, m: Array) -> Array:
@@ -157,7 +158,7 @@ def _memory_cycles(
     cold: tuple[float, float],
 ) -> Array:
     """Cycles a core waits for memory: what is cold once, and what L2 lost when the inner loop comes back to it."""
-    a_unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * view.element_bytes)
+    a_unique = view.batch * np.minimum(view.a_bytes(0, view.m), view.m * view.k * view.element_bytes) * view.a_share
     b_unique = (1 if view.shared_b else view.batch) * view.k * view.n * view.element_bytes
     again: list[Array] = []
     for amount, unique in zip(loaded, (a_unique, b_unique)):

@@ -282,7 +282,7 @@ def _a_loaded(view: CubeView, piece: Piece, tile: CubeTile, start: int, mode: in
         begins = np.arange(start, max(stop, start + 1), tile.m0)
         each = float(np.sum(view.a_bytes(begins, np.minimum(begins + tile.m0, max(stop, start + 1)))))
     times = 1 if mode else ceil_div(piece.n, tile.n0)
-    return each * piece.k / view.k * times * piece.batch
+    return each * view.a_share * piece.k / view.k * times * piece.batch
 
 
 def _cube_stream(
@@ -317,8 +317,7 @@ def _cube_stream(
         int(target.has_fixpipe), _out_bytes(view, tile),
         0.0 if target.has_fixpipe else float(target.path("L0C->UB").bytes_per_cycle),
         slope, calls, target.value("vector.dependent_call_cycles"), sum(view.extra_bytes), view.b_share,
-        window.spread if window else 1,
-        float(target.value("cube.insert_cycles")) if window and window.spread > 1 else 0.0,
+        window.spread if window else 1, view.a_share, view.made_cycles(target),
         target.buffer_bytes["UB"] // _UB_PARTS,
     )  # fmt: skip
     moves = _cube_moves(kernel, view, tile, piece, target, memory, start, (a_mode, b_mode))
@@ -380,7 +379,7 @@ def _cube_moves(
     a_wait = max(a_cold, _missing(memory, 0, 1 if modes[0] else 1 / ceil_div(piece.n, tile.n0), a_again))
     b_wait = max(b_cold, _missing(memory, 1, 1 if modes[1] else 1 / ceil_div(piece.m, tile.m0), b_again))
     window = view.window
-    a_pitch = _pitch(a) if window is None else window.h * window.w * (a.c0 or 1) * view.element_bytes
+    a_pitch = _pitch(a) if window is None else window.h * window.w * (a.c0 or 1) * a.dtype.bytes
     direct = kernel.attrs.get(DIRECT, _THROUGH_MEMORY)
     a_path, b_path = (
         "UB->L1" if port in direct.inputs else path for port, path in enumerate((view.a_path, view.b_path))

@@ -9,8 +9,8 @@ from functools import cache
 from importlib import import_module
 
 FAMILIES = (
-    "aipp", "channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce", "resize",
-    "slicing", "sort",
+    "aipp", "aipp_conv", "channels", "cube", "elementwise", "logic", "move", "norm", "pool", "quantise", "reduce",
+    "resize", "slicing", "sort",
 )  # fmt: skip
 
 

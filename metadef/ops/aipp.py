@@ -20,6 +20,7 @@ SHIFT = 8
 """Numbers of the colour conversion's matrix count 1 / 256."""
 _UNIT_MATRIX = (1 << SHIFT, 0, 0, 0, 1 << SHIFT, 0, 0, 0, 1 << SHIFT)
 
+IMAGES = Port("images", (DType.UINT8,))
 PICTURE_ATTRS = (
     Attr("input_format", AttrKind.STRING, choices=tuple(PICTURE_BYTES)),
     Attr("channels", AttrKind.INT, minimum=1, maximum=CHANNELS),
@@ -99,9 +100,13 @@ def picture_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> np.n
     return result
 
 
+def image_desc(inputs: Sequence[TensorDesc | None], attrs: Attrs) -> TensorDesc:
+    """What AIPP makes of operand 0. Raises InferError where the attributes do not fit it."""
+    return plain(PictureGeometry.of(inputs, attrs).out_shape, attrs["dst_type"], Format.NCHW)
+
+
 def _infer(inputs: Sequence[TensorDesc | None], attrs: Attrs) -> list[TensorDesc]:
-    g = PictureGeometry.of(inputs, attrs)
-    return [plain(g.out_shape, attrs["dst_type"], Format.NCHW)]
+    return [image_desc(inputs, attrs)]
 
 
 def _reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
@@ -112,7 +117,7 @@ def _reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.nda
 register(
     OpDef(
         "Aipp",
-        inputs=(Port("images", (DType.UINT8,)),),
+        inputs=(IMAGES,),
         outputs=(Port("features", FLOATS),),
         infer=_infer,
         reference=_reference,

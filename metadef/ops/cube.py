@@ -33,7 +33,18 @@ def sum_type(dtype: DType) -> DType:
     return DType.INT32 if dtype is DType.INT8 else dtype
 
 
-def _infer_conv(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+CONV_ATTRS = (
+    window_attr("strides"),
+    PADS,
+    window_attr("dilations", (1, 1, 1, 1)),
+    Attr("groups", AttrKind.INT, 1, minimum=1),
+    DATA_FORMAT,
+)
+"""Attributes of a convolution."""
+
+
+def infer_conv(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
+    """Result (N, OC, OH, OW) of a convolution of x by a filter. Raises InferError where they do not fit."""
     check_window(attrs, "strides", "dilations")
     geometry = ConvGeometry.of(inputs, attrs)
     _check_bias(inputs, geometry.oc)
@@ -121,7 +132,7 @@ def _infer_depthwise(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
         raise InferError("a filter has four axes", code="E14001", port="filter", got=str(list(weight.origin_shape)))
     times, channels, *window = weight.origin_shape
     grouped = replace(weight, origin_shape=(channels * times, 1, *window))
-    return _infer_conv([x, grouped, *inputs[2:]], {**attrs, "groups": channels})
+    return infer_conv([x, grouped, *inputs[2:]], {**attrs, "groups": channels})
 
 
 def depthwise_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list[np.ndarray]:
@@ -192,14 +203,8 @@ register(
             optional("bias", SUMMED),
         ),
         outputs=_RESULT,
-        attrs=(
-            window_attr("strides"),
-            PADS,
-            window_attr("dilations", (1, 1, 1, 1)),
-            Attr("groups", AttrKind.INT, 1, minimum=1),
-            DATA_FORMAT,
-        ),
-        infer=_infer_conv,
+        attrs=CONV_ATTRS,
+        infer=infer_conv,
         reference=conv2d_reference,
         formats=FormatRule.CONV,
         cost=CostClass.CONV,
@@ -239,7 +244,7 @@ register(
             DATA_FORMAT,
             Attr("output_padding", AttrKind.LIST_INT, (0, 0, 0, 0), minimum=0, length=4),
         ),
-        infer=_infer_conv,
+        infer=infer_conv,
         reference=conv2d_transpose_reference,
         formats=FormatRule.CONV,
         cost=CostClass.CONV,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metadef.error import InferError
-from metadef.format import Shape, TensorDesc
+from metadef.format import SMALL_CHANNELS, Format, Shape, TensorDesc
 from metadef.kernel import Kernel
 
 Descs = Sequence[TensorDesc | None]
@@ -53,13 +53,15 @@ class ConvGeometry:
     def of(cls, source: Kernel | Descs, attrs: Mapping[str, Any] | None = None) -> ConvGeometry:
         """From the kernel of a convolution, or from (x, filter, …) descriptors and the attributes.
 
-        Attributes with ``input_size`` are those of a transposed convolution, whose filter is (c, oc / groups, kh, kw).
+        Attributes with ``input_size`` are those of a transposed convolution, whose filter is (c, oc / groups, kh, kw);
+        those with ``input_format`` have AIPP's among them, and x is what it makes of pictures.
 
         Raises:
             InferError: ranks, channels, groups or window do not fit.
         """
         descs, attrs = _operands(source, attrs)
-        x, weight = _rank4(descs[0], "x"), _rank4(descs[1], "filter")
+        pictures = PictureGeometry.of(descs, attrs) if "input_format" in attrs else None
+        x, weight = pictures.out_shape if pictures else _rank4(descs[0], "x"), _rank4(descs[1], "filter")
         if "input_size" in attrs:
             return cls._transposed(x, weight, attrs)
         groups = attrs.get("groups", 1)
@@ -249,6 +251,17 @@ class PictureGeometry:
     def cut_bytes(self) -> int:
         """Bytes under the cut of one picture."""
         return self.cut_rows * self.w * PICTURE_BYTES[self.input_format]
+
+
+def multiplied(kernel: Kernel) -> TensorDesc | None:
+    """The left operand of a product as the cube multiplies it: operand 0, or the images that AIPP makes of it on
+    its way into L1, in the blocks that the filter is stored for."""
+    x, weight = kernel.inputs[0], kernel.inputs[1] if len(kernel.inputs) > 1 else None
+    if x is None or weight is None or "input_format" not in kernel.attrs:
+        return x
+    small = weight.format is Format.FRACTAL_Z_C04
+    fmt, c0 = (Format.NC1HWC0_C04, SMALL_CHANNELS) if small else (Format.NC1HWC0, weight.c0)
+    return TensorDesc(PictureGeometry.of(kernel).out_shape, weight.dtype, Format.NCHW, fmt, c0)
 
 
 @dataclass(frozen=True)

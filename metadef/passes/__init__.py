@@ -6,6 +6,7 @@ Names are GE's where the meaning agrees; ``fusion_switch.cfg`` and ``PassOptions
 from __future__ import annotations
 
 from metadef.graph import Graph
+from metadef.passes.aipp_conv import FuseAipp
 from metadef.passes.channel_shuffle import JoinShuffle
 from metadef.passes.cleanup import (
     CommonSubexpressionEliminationPass,
@@ -113,6 +114,7 @@ PIPELINE: tuple[Pass, ...] = (
     _epilogue("TbeConvDoubleInFusionPass", "a residual sum in the epilogue", FuseResidual(CONVOLUTIONS)),
     _epilogue("TbeConvSingleInFusionPass", "an activation in the epilogue", FuseActivation(CONVOLUTIONS, _ACTIVATIONS)),
     _epilogue("ConvClipByValueFusionPass", "a clip in the epilogue", FuseActivation(CONVOLUTIONS, CLIPS)),
+    _epilogue("TbeAippConvReluMaxpoolingFusion", "AIPP in the first convolution's load, pooling apart", FuseAipp()),
     _epilogue(
         "ATbeMatMulElemwiseFusionPass",
         "a residual sum and an activation behind a matrix product",

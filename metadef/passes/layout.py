@@ -38,6 +38,8 @@ NOT_ZERO_SAFE = frozenset({"Log", "Reciprocal", "Rsqrt", "RealDiv", "Pow", "Floo
 
 _BLOCKED = (FormatRule.CONV, FormatRule.CHANNEL, FormatRule.PICTURE)
 """Rules of operators that make NC1HWC0 only."""
+_FILTERED = (FormatRule.CONV, FormatRule.PICTURE)
+"""Rules of operators whose second operand, if they have one, is a filter."""
 _WEIGHT = 1
 _MOST_ROUNDS = 8
 """Rounds of moving single nodes to the other side: enough in practice, and linear in the size of the graph."""
@@ -310,7 +312,7 @@ class _FormatWriter:
                 continue
             if blocked and reads_blocked(node, slot):
                 yield slot, Format.NC1HWC0
-            elif blocked and opdef is not None and opdef.formats is FormatRule.CONV and slot == _WEIGHT:
+            elif blocked and opdef is not None and opdef.formats in _FILTERED and slot == _WEIGHT:
                 yield slot, Format.FRACTAL_Z
             elif opdef is not None and opdef.formats is FormatRule.MATMUL and slot == _WEIGHT and _is_matrix(tensor):
                 yield slot, Format.FRACTAL_NZ

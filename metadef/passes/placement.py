@@ -35,11 +35,13 @@ DEVICE_TYPES: dict[CostClass, frozenset[DType]] = {
 """Element types, of operands and results alike, that the device's kernels of a family take. HOST has none."""
 
 OTHER_TYPES = {
+    "AippConv2D": frozenset({DType.UINT8}),
     "Cast": frozenset({DType.INT64}),
     "AscendDequant": frozenset({DType.UINT64}),
     "AscendRequant": frozenset({DType.UINT64}),
 }
-"""Types that an operator on the device takes although its family computes in none of them: casts, packed scales."""
+"""Types that an operator on the device takes although its family computes in none of them: casts, packed scales,
+pictures."""
 
 _MARKS = {
     "npu": None,

@@ -13,7 +13,7 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.error import Problem, TargetError
 from metadef.graph import Graph, Node, Tensor
-from metadef.op import CostClass
+from metadef.op import CostClass, FormatRule
 from metadef.ops.evaluate import constant_value
 from metadef.ops.numeric import HALF_MAX, condensed, narrow, widen
 from metadef.rewrite import Pass, PassContext
@@ -175,7 +175,9 @@ def _check_cube(graph: Graph, context: PassContext) -> None:
     problems = []
     known = ", ".join(sorted(dtype.label for dtype in target.cube_dtypes))
     for node in graph.nodes:
-        x = node.inputs[0] if node.inputs else None
+        # Pictures are multiplied as the images that AIPP makes of them, of the filter's type.
+        slot = 1 if node.opdef is not None and node.opdef.formats is FormatRule.PICTURE else 0
+        x = node.inputs[slot] if len(node.inputs) > slot else None
         if x is None or not is_cube(node) or x.desc.dtype in target.cube_dtypes:
             continue
         dtype = x.desc.dtype

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from metadef.select.trial import Trial
 
 
+_MAKERS = ("TransData", "Aipp")
+"""What makes images of plain tensors, in either format."""
+
+
 @dataclass(frozen=True)
 class SmallChannelPass(Pass):
-    """Moves first layers, and the TransData in front of them, to the C04 formats."""
+    """Moves first layers, and the TransData or AIPP in front of them, to the C04 formats."""
 
     group: str = GRAPH_FUSION
 
@@ -55,7 +59,7 @@ def _why_not(node: Node, x: Tensor, context: PassContext, trial: Trial) -> str:
     if node.inputs[1] is None or not node.inputs[1].is_const:
         return "its filter is no constant"
     maker = x.producer
-    if maker is None or maker.op_type != "TransData" or maker.inputs[0] is None or not maker.inputs[0].desc.is_plain:
+    if maker is None or maker.op_type not in _MAKERS or maker.inputs[0] is None or not maker.inputs[0].desc.is_plain:
         made = f"'{maker.name}' ({maker.op_type})" if maker is not None else "a constant"
         return f"its operand is made in NC1HWC0 by {made}"
     if trial.must_be_winograd(node):
@@ -92,16 +96,22 @@ def _small_filter(node: Node) -> TensorDesc:
 
 
 def _rewrite(graph: Graph, nodes: list[Node], desc: TensorDesc, figures: str, context: PassContext) -> None:
-    """One TransData to C04 for all of them, of its own if somebody else reads the old one; filters in FRACTAL_Z_C04."""
+    """One maker of C04 for all of them, of its own if somebody else reads the old one; filters in FRACTAL_Z_C04."""
     x = nodes[0].inputs[0]
     assert x is not None and x.producer is not None
-    made, attrs = x.producer, {**x.producer.attrs, "dst_format": Format.NC1HWC0_C04.name}
+    made, attrs = x.producer, dict(x.producer.attrs)
+    if "dst_format" in attrs:
+        attrs["dst_format"] = Format.NC1HWC0_C04.name
     if _read_by_others(graph, nodes):
         old = made
-        made = graph.add_node("TransData", old.inputs, attrs, "trans_TransData", layer=old.layer, before=old)
+        name = "trans_TransData" if old.op_type == "TransData" else old.name
+        made = graph.add_node(old.op_type, old.inputs, attrs, name, layer=old.layer, before=old)
         made.engine, made.origins = old.engine, old.origins
+    source = made.inputs[0]
+    assert source is not None
     made.attrs, made.output.desc = attrs, desc
-    context.record.note(made.name, f"{attrs['src_format']} -> NC1HWC0_C04: '{nodes[0].name}' (Conv2D) is faster so")
+    before = attrs.get("src_format", source.desc.format.name)
+    context.record.note(made.name, f"{before} -> NC1HWC0_C04: '{nodes[0].name}' (Conv2D) is faster so")
     for node in nodes:
         if node.inputs[0] is not made.output:
             graph.set_input(node, 0, made.output)

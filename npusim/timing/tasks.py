@@ -221,7 +221,7 @@ def _energy(kernel: Kernel, target: Target, run: KernelRun, macs: int, memory_by
     for path, count in run.moved.items():
         energy += count * target.value("energy.l0_pj_per_byte" if "L0" in path else "energy.l1_pj_per_byte")
     if macs:
-        first = kernel.inputs[0]
+        first = kernel.multiplied
         assert first is not None
         energy += macs * target.value("energy.mac_pj")[first.dtype.label]
     lanes = run.core.busy.get("VECTOR", 0) * run.cores * target.value("vector.repeat_bytes")

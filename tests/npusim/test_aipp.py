@@ -25,6 +25,9 @@ CUT = {
 STATISTICS = {"min_chn_0": 123.675, "min_chn_1": 116.28, "mean_chn_2": 103, "var_reci_chn_0": 0.0171}
 
 
+JOINED = "TbeAippConvReluMaxpoolingFusion"
+
+
 def network(batch: int | str = 2) -> onnx.ModelProto:
     """Convolution, activation and pooling over pictures of 32 by 32."""
     rng = np.random.default_rng(3)
@@ -71,6 +74,32 @@ def test_values_are_those_of_normalised_feeds(rng, soc):
     (with_aipp,) = session(block(), soc=soc).run(None, {"x": images})
     (without,) = session(soc=soc).run(None, {"x": normalised(images)})
     np.testing.assert_array_equal(with_aipp, without)
+
+
+@pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend910B3"])
+@pytest.mark.parametrize("small", [False, True])
+def test_aipp_in_the_convolution_gives_the_same_values_in_less_time(rng, soc, small):
+    off = frozenset() if small else frozenset({"SmallChannelPass"})
+    joined = session(block(), soc=soc, disabled_passes=off)
+    apart = session(block(), soc=soc, disabled_passes=off | {JOINED})
+    assert joined.program.tasks[0].kernel.op_type == "AippConv2D"
+    assert [task.kernel.op_type for task in apart.program.tasks][:2] == ["Aipp", "Conv2D"]
+    images = pictures(rng)
+    np.testing.assert_array_equal(joined.run(None, {"x": images})[0], apart.run(None, {"x": images})[0])
+    assert joined.profile.cycles < apart.profile.cycles
+
+
+def test_its_load_reads_the_bytes_under_the_cut():
+    cut = 2 * 30 * 32 * 3
+    first, joined = (
+        session(block(), soc="Ascend310P3", disabled_passes=frozenset(["SmallChannelPass", *off])).profile.tasks
+        for off in ((JOINED,), ())
+    )
+    assert first[0].bytes["GM->UB"] == cut
+    # Rows under two tiles are read twice; blocks of 16 channels of two bytes are more than ten times three bytes.
+    less = first[1].bytes["GM->L1"] - joined[0].bytes["GM->L1"]
+    made = 2 * 32 * 32 * 32
+    assert made - cut <= less < 1.5 * (made - cut)
 
 
 def test_the_input_is_described_as_pictures():

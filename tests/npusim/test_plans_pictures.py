@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from metadef.dtype import DType
-from metadef.format import Format
+from metadef.format import Format, unpack
+from metadef.kernel import Engine, FusedOp
+from metadef.ops.numeric import widen
 from npusim.twin import run_twin
 from tests.npusim.mini_program import MiniTask, Value, mini_task
 
@@ -86,3 +88,59 @@ def test_many_parts_on_two_threads(rng):
 def test_no_pictures_is_no_work(rng):
     task = picture_task(rng, "RGB888_U8", "fp16", (0, 8, 8), channels=3, crop_size=(4, 4))
     assert task.run()[0].size == 0
+
+
+CONVOLUTIONS = {
+    "stem": ((20, 3, 7, 7), {"strides": (1, 1, 2, 2), "pads": (3, 3, 3, 3)}),
+    "3 x 3": ((33, 3, 3, 3), {"strides": (1, 1, 1, 1), "pads": (1, 1, 1, 1)}),
+    "odd": ((5, 3, 2, 3), {"strides": (1, 1, 3, 1), "dilations": (1, 1, 1, 2), "pads": (0, 1, 2, 0)}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_convolutions_over_pictures_are_those_over_images(rng, name, kind):
+    """The same bits as the two operators one after the other."""
+    (dtype, c0), (shape, window) = TYPES[kind], CONVOLUTIONS[name]
+    small, block = c0 == 4, 32 // dtype.bytes
+    filters = Format.FRACTAL_Z_C04 if small else Format.FRACTAL_Z
+    weights = Value(rng.standard_normal(shape), dtype, filters, block, const=True)
+    bias = Value(rng.standard_normal(shape[0]), DType.FLOAT, const=True)
+    images = Value(rng.integers(0, 256, (3, 24, 31, 3)).astype(np.uint8), DType.UINT8, Format.NHWC)
+    picture = {
+        "input_format": "RGB888_U8", "channels": 3, "crop_size": (17, 22), "load_start_pos": (3, 5),
+        "padding": (1, 0, 2, 2), "min_chn": (120, 110, 100, 0), "var_reci_chn": (0.0171, 0.0175, 0.0174, 1),
+        "dst_type": dtype,
+    }  # fmt: skip
+    out = (Format.NC1HWC0, block)
+    chain = (FusedOp("Relu"),)
+    joined = mini_task(
+        "AippConv2D", [images, weights, bias], {**picture, **window}, fused=chain, out=out, engine=Engine.AICORE
+    )
+    assert not joined.loaded.fallbacks
+    (got,) = joined.run()
+    assert joined.untouched()
+    first = mini_task("Aipp", [images], picture, out=(Format.NC1HWC0_C04 if small else Format.NC1HWC0, c0))
+    made = widen(unpack(first.run()[0], first.task.kernel.outputs[0]), dtype)
+    x = Value(made, dtype, Format.NC1HWC0_C04 if small else Format.NC1HWC0, c0)
+    apart = mini_task("Conv2D", [x, weights, bias], window, fused=chain, out=out, engine=Engine.AICORE)
+    assert got.tobytes() == apart.run()[0].tobytes()
+
+
+def test_the_twin_of_both_is_that_of_one_after_the_other(rng):
+    images = Value(rng.integers(0, 256, (2, 9, 8, 3)).astype(np.uint8), DType.UINT8, Format.NHWC)
+    weights = Value(rng.standard_normal((4, 3, 3, 3)), DType.FLOAT16, Format.FRACTAL_Z, 16, const=True)
+    attrs = {
+        "input_format": "RGB888_U8", "channels": 3, "crop_size": (9, 8), "var_reci_chn": (0.017, 0.3, 0.9, 1),
+        "strides": (1, 1, 1, 1),
+    }  # fmt: skip
+    task = mini_task("AippConv2D", [images, weights], attrs, out=(Format.NC1HWC0, 16), engine=Engine.AICORE)
+    picture = {name: value for name, value in attrs.items() if name != "strides"}
+    first = mini_task("Aipp", [images], picture, out=(Format.NC1HWC0, 16))
+    (image,) = run_twin(first.task.kernel, first.inputs)
+    x = Value(widen(unpack(image, first.task.kernel.outputs[0]), DType.FLOAT16), DType.FLOAT16, Format.NC1HWC0, 16)
+    second = mini_task(
+        "Conv2D", [x, weights], {"strides": (1, 1, 1, 1)}, out=(Format.NC1HWC0, 16), engine=Engine.AICORE
+    )
+    (wanted,), (got,) = run_twin(second.task.kernel, second.inputs), run_twin(task.task.kernel, task.inputs)
+    assert wanted.tobytes() == got.tobytes()

@@ -46,6 +46,7 @@ Jump = tuple[int, int, int]
 Row = Call | int | Jump
 _PLACES: dict[str, str] = {
     "Aipp": "aipp.plan_aipp",
+    "AippConv2D": "aipp_conv.plan_aipp_conv",
     "AvgPoolV2": "pool.plan_pool",
     "BNInfer": "vector.plan_batch_norm",
     "BatchMatMulV2": "matmul.plan_matmul",

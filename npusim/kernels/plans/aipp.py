@@ -22,11 +22,13 @@ def plan_aipp(site: Site) -> list[Call]:
     if out.desc.format not in IMAGE_FORMATS or site.kernel.fused:
         raise NoFastKernel(f"pictures to {out.desc.format.name}")
     g = PictureGeometry.of(site.kernel)
-    return [picture_call(g, site, site.address(out), out.desc)]
+    x = site.input(0)
+    return [picture_call(g, site, (site.address(x), site.address(out)), x.payload_bytes // max(g.n, 1), out.desc)]
 
 
-def picture_call(g: PictureGeometry, site: Site, out: int, desc: TensorDesc) -> Call:
-    """The call that makes images of operand 0, stored as ``desc`` says, at the host address ``out``."""
+def picture_call(g: PictureGeometry, site: Site, places: tuple[int, int], image_bytes: int, desc: TensorDesc) -> Call:
+    """The call that makes images, stored as ``desc`` says, of pictures of ``image_bytes`` each; ``places`` are host
+    addresses of both."""
     attrs, dtype = site.kernel.attrs, desc.dtype
     overflow = "saturate" if site.options.saturate else "inf"
     planes = _planes(g, attrs)
@@ -40,11 +42,11 @@ def picture_call(g: PictureGeometry, site: Site, out: int, desc: TensorDesc) -> 
         h=g.h,
         w=g.w,
         border=(g.top, g.bottom, g.left, g.right),
-        image_bytes=site.input(0).payload_bytes // max(g.n, 1),
+        image_bytes=image_bytes,
         planes=planes,
         matrix=(*attrs["matrix"], *attrs["input_bias"], *attrs["output_bias"]) if attrs["csc_switch"] else (),
     )
-    return aipp(shape, site.address(site.input(0)), out, stored[0], stored[1])
+    return aipp(shape, *places, stored[0], stored[1])
 
 
 def _planes(g: PictureGeometry, attrs: Mapping[str, Any]) -> list[Plane]:

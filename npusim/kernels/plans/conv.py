@@ -16,17 +16,19 @@ def plan_conv(site: Site) -> list[Call]:
     x, out, shape = site.input(0), site.output(), shape_of(site)
     if site.element(x) == "i8":
         return plan_whole_conv(site, shape)
-    packed = site.packed(
-        ("conv", shape.c, shape.o, shape.kernel, shape.groups),
-        (1, 2),
-        lambda: _packed(site, shape),
-    )
+    packed = packed_filter(site, shape)
     dtypes = (site.element(x), site.element(out))
 
     def make(address: int, rule: Epilogue) -> Call:
         return conv2d(shape, site.address(x), packed, address, dtypes, rule)
 
     return [extensible(site, make, epilogue_of(site, site.kernel.fused))]
+
+
+def packed_filter(site: Site, shape: Conv2D) -> PackedConv:
+    """Constant filter and bias in the kernels' order."""
+    key = ("conv", shape.c, shape.o, shape.kernel, shape.groups)
+    return site.packed(key, (1, 2), lambda: _packed(site, shape))
 
 
 def _packed(site: Site, shape: Conv2D) -> PackedConv:
@@ -43,10 +45,12 @@ def _packed(site: Site, shape: Conv2D) -> PackedConv:
 
 def shape_of(site: Site) -> Conv2D:
     """The kernels' view of a convolution. Raises NoFastKernel unless both sides are NC1HWC0 (or C04)."""
-    x, out, g = site.input(0), site.output(), ConvGeometry.of(site.kernel)
-    for operand in (x, out):
-        if operand.desc.format not in IMAGE_FORMATS:
-            raise NoFastKernel(f"convolution on {operand.desc.format.name}")
+    x, out, g = site.kernel.multiplied, site.output().desc, ConvGeometry.of(site.kernel)
+    if x is None:
+        raise NoFastKernel("convolution of nothing")
+    for desc in (x, out):
+        if desc.format not in IMAGE_FORMATS:
+            raise NoFastKernel(f"convolution on {desc.format.name}")
     return Conv2D(
         n=g.n,
         c=g.c,
@@ -58,6 +62,6 @@ def shape_of(site: Site) -> Conv2D:
         pads=(g.pad_top, g.pad_left, g.pad_bottom, g.pad_right),
         dilations=(g.dilation_h, g.dilation_w),
         groups=g.groups,
-        c0_in=x.desc.c0,
-        c0_out=out.desc.c0,
+        c0_in=x.c0,
+        c0_out=out.c0,
     )

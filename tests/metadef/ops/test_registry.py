@@ -51,6 +51,18 @@ SAMPLES: dict[str, Sample] = {
             "dst_type": DType.FLOAT,
         },
     ),
+    "AippConv2D": Sample(
+        (np.arange(7 * 5 * 3, dtype=np.uint8).reshape(1, 7, 5, 3), np.float32(np.ones((4, 3, 2, 3)) / 8), (4,)),
+        {
+            "input_format": "RGB888_U8",
+            "channels": 3,
+            "crop_size": (4, 3),
+            "padding": (1, 0, 0, 2),
+            "strides": (1, 1, 2, 1),
+            "pads": (1, 0, 1, 1),
+            "dst_type": DType.FLOAT,
+        },
+    ),
     "DepthwiseConv2D": Sample(((2, 4, 7, 6), (2, 4, 3, 2), (8,)), {"strides": (1, 1, 2, 1), "pads": (1, 0, 2, 1)}),
     "ShuffleChannel": Sample(((2, 6, 3, 5),), {"group": 3}),
     "ResizeBilinearV2D": Sample(((2, 3, 4, 5),), {"size": (7, 3), "half_pixel_centers": True}),

@@ -40,9 +40,20 @@ def block(**given: Any) -> AippOp:
     return AippOp.of(**{"aipp_mode": "static", "input_format": "RGB888_U8", **given})
 
 
-def compiled(text: str, *blocks: AippOp, soc: str = "Ascend310P3", precision: str = "fp16") -> tuple[Graph, PassReport]:
+FUSION = "TbeAippConvReluMaxpoolingFusion"
+
+
+def compiled(
+    text: str,
+    *blocks: AippOp,
+    soc: str = "Ascend310P3",
+    precision: str = "fp16",
+    disabled: str = "",
+    conv: str = "direct",
+) -> tuple[Graph, PassReport]:
     graph = parse_graph(text)
-    return graph, run_pipeline(graph, load_target(soc), PassOptions(precision=precision, check=True, aipp=blocks))
+    options = PassOptions(precision, frozenset(filter(None, [disabled])), check=True, conv=conv, aipp=blocks)
+    return graph, run_pipeline(graph, load_target(soc), options)
 
 
 @pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend910A", "Ascend910B3"])
@@ -51,15 +62,17 @@ def test_an_input_takes_pictures_and_nothing_else_is_added(soc):
     graph, report = compiled(NET, block(**cut), soc=soc)
     (x,), first = graph.inputs, graph.nodes[0]
     assert (x.desc.dtype, x.desc.origin_format, x.desc.origin_shape) == (DType.UINT8, Format.NHWC, (2, 32, 40, 3))
-    assert first.op_type == "Aipp" and first.inputs == (x,)
-    assert [node.op_type for node in graph.nodes] == ["Aipp", "Conv2D", "TransData", "Cast"]
+    assert first.inputs[0] is x
+    assert [node.op_type for node in graph.nodes] == ["AippConv2D", "TransData", "Cast"]
     assert report.record("InsertAipp").effect_times == 1
     assert "takes pictures RGB888_U8 [2, 32, 40, 3]" in report.about("aipp_x")[0]
+    apart, _ = compiled(NET, block(**cut), soc=soc, disabled=FUSION)
+    assert [node.op_type for node in apart.nodes] == ["Aipp", "Conv2D", "TransData", "Cast"]
 
 
 @pytest.mark.parametrize(("precision", "dtype", "c0"), [("fp16", DType.FLOAT16, 16), ("origin", DType.FLOAT, 8)])
 def test_its_result_has_the_type_that_the_network_computes_in(precision, dtype, c0):
-    graph, _ = compiled(NET, block(), soc="Ascend910B3", precision=precision)
+    graph, _ = compiled(NET, block(), soc="Ascend910B3", precision=precision, disabled=FUSION)
     desc = graph.nodes[0].output.desc
     assert graph.nodes[0].attrs["dst_type"] is desc.dtype is dtype
     assert desc.origin_shape == (2, 3, 20, 24) and desc.format in (Format.NC1HWC0, Format.NC1HWC0_C04)
@@ -80,6 +93,44 @@ def test_values_are_those_of_the_network_on_what_aipp_makes(rng):
     x = (x - np.float32([120, 0, 7]).reshape(3, 1, 1)) * np.float32([1, 0.5, 1]).reshape(3, 1, 1)
     wanted = evaluate(plain, {"x": x})["b"]
     np.testing.assert_allclose(evaluate(graph, {"x": images})["b"], wanted, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("soc", ["Ascend310P3", "Ascend910A", "Ascend910B3"])
+def test_the_first_convolution_takes_aipp_into_its_load(soc):
+    graph, report = compiled(NET, block(min_chn_1=3.5), soc=soc)
+    node = graph.nodes[0]
+    assert node.name == "aipp_xab"
+    assert [item.op_type for item in node.fused] == ["Relu"]
+    assert node.attrs["min_chn"][1] == 3.5 and node.attrs["strides"] == (1, 1, 2, 2)
+    assert report.record(FUSION).effect_times == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "conv", "reason"),
+    [
+        (("  %b = Relu(x=%a)", "  %c = Sigmoid(x=%x)\n  %b = Relu(x=%a)"), "direct", "is also read by"),
+        (("return (", 'return (%x as "x", '), "direct", "is also read by 'trans_TransData'"),
+        (("Const(seed=1)", "Data()"), "direct", "its filter is no constant"),
+        (("[32,3,3,3]", "[33,1,3,3]", "{strides", "{groups=3, strides"), "direct", "its channels are grouped"),
+        (("strides=[1, 1, 2, 2]", "strides=[1, 1, 1, 1]"), "winograd", "Winograd's algorithm"),
+    ],
+)
+def test_where_it_stays_apart(change, conv, reason):
+    text = NET
+    for old, new in zip(change[::2], change[1::2]):
+        assert old in text
+        text = text.replace(old, new)
+    if "%c" in text:
+        text = text.replace("return (", 'return (%c as "c", ')
+    graph, report = compiled(text, block(), conv=conv)
+    assert graph.nodes[0].op_type == "Aipp"
+    assert reason in report.record(FUSION).refusals[0].reason
+
+
+def test_numbers_past_float16_keep_it_apart():
+    graph, report = compiled(NET, block(var_reci_chn_2=300))
+    assert graph.nodes[0].op_type == "Aipp"
+    assert "leaves the range of float16" in report.record(FUSION).refusals[0].reason
 
 
 def test_a_plain_reader_gets_plain_images():
