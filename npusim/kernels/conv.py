@@ -68,6 +68,7 @@ def conv2d(
         epilogue=rule,
         out_dtype=panels.SUMS if pieces and not panels.finishes(out_dtype) else out_dtype,
         block=layout.block(-(-units[1] // splits)),
+        halves=pieces,
     )
     fields = fill_fields(shape, layout, dtypes[0])
     fields |= {

@@ -1,9 +1,10 @@
 """Grouped convolutions whose groups straddle 16-channel blocks: every output block is made of pieces, one a group.
 
-The scratch block is that of a dense convolution. A piece computes 16 lanes from the input channels of its own group,
-with taps that are runs of `tap` channels wherever they lie in the blocks; the lanes before its `first lane` are then
-those of the piece before it. Lanes of other groups multiply their neighbours' channels by zero and are thrown away, so
-that no group sees another one's infinities.
+The scratch block is that of a dense convolution. A piece computes 16 lanes, or 8 where its group has no others, from
+the input channels of its own group, with taps that are runs of `tap` channels wherever they lie in the blocks. Lanes of
+other groups multiply their neighbours' channels by zero and are thrown away, so that no group sees another one's
+infinities: the pieces of a block follow each other, short ones first, and each keeps the lanes that are not its own as
+those before left them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from npusim.kernels import panels, tiles
 from npusim.kernels.conv_scratch import Conv2D, Scratch
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.ir import I64, Kernel
+from npusim.kernels.ir import I64, Kernel, Val
 from npusim.kernels.weights import aligned
 
 _LEAST_OUTPUTS = 4
@@ -43,10 +44,39 @@ def tap_run(shape: Conv2D) -> int:
     return gcd(shape.c // shape.groups, 16)
 
 
-def _pieces(shape: Conv2D) -> list[list[int]]:
-    """Groups that have channels in each block of 16 outputs."""
+@dataclass(frozen=True)
+class _Piece:
+    """What a group has in a block of 16 outputs: lanes `begin` to `end`."""
+
+    group: int
+    begin: int
+    end: int
+
+    @property
+    def half(self) -> int | None:
+        """The half of the block that holds them all."""
+        return self.begin // 8 if self.begin // 8 == (self.end - 1) // 8 else None
+
+    @property
+    def first_lane(self) -> int:
+        """Where the vector that it computes begins in the block."""
+        return 8 * (self.half or 0)
+
+    @property
+    def lanes(self) -> int:
+        return 16 if self.half is None else 8
+
+
+def _pieces(shape: Conv2D) -> list[list[_Piece]]:
+    """Pieces of each block of 16 outputs, in the order they are computed."""
     per = shape.o // shape.groups
-    return [list(range(start // per, (min(start + 16, shape.o) - 1) // per + 1)) for start in range(0, shape.o, 16)]
+    units = []
+    for start in range(0, shape.o, 16):
+        stop = min(start + 16, shape.o)
+        groups = range(start // per, (stop - 1) // per + 1)
+        ends = [(group, max(0, group * per - start), min(stop, (group + 1) * per) - start) for group in groups]
+        units.append(sorted((_Piece(*own) for own in ends), key=lambda piece: (piece.lanes, piece.begin)))
+    return units
 
 
 def _runs(shape: Conv2D, group: int) -> list[tuple[int, list[int]]]:
@@ -58,27 +88,30 @@ def _runs(shape: Conv2D, group: int) -> list[tuple[int, list[int]]]:
 
 
 def pack_pieces(shape: Conv2D, weights: np.ndarray) -> np.ndarray:
-    """Grouped OIHW filter -> flat fp32, piece by piece `[taps][run][16 output lanes]`."""
-    per, out_per, run = shape.c // shape.groups, shape.o // shape.groups, tap_run(shape)
-    kh, kw = shape.kernel
+    """Grouped OIHW filter -> flat fp32, piece by piece `[taps][run][lanes of the piece]`."""
+    per, run, (kh, kw) = shape.c // shape.groups, tap_run(shape), shape.kernel
     packed = []
-    for unit, groups in enumerate(_pieces(shape)):
-        for group in groups:
+    for unit, pieces in enumerate(_pieces(shape)):
+        for piece in pieces:
             lanes = np.zeros((16, per, kh * kw), np.float32)
-            first, last = max(unit * 16, group * out_per), min(unit * 16 + 16, (group + 1) * out_per)
-            lanes[first - unit * 16 : last - unit * 16] = weights[first:last].reshape(last - first, per, kh * kw)
-            for _, starts in _runs(shape, group):
-                own = lanes[:, starts[0] - group * per : starts[-1] + run - group * per]
-                split = own.reshape(16, len(starts), run, kh * kw).transpose(3, 1, 2, 0)
+            own = weights[unit * 16 + piece.begin : unit * 16 + piece.end]
+            lanes[piece.begin : piece.end] = own.reshape(-1, per, kh * kw)
+            lanes = lanes[piece.first_lane : piece.first_lane + piece.lanes]
+            for _, starts in _runs(shape, piece.group):
+                some = lanes[:, starts[0] - piece.group * per : starts[-1] + run - piece.group * per]
+                split = some.reshape(piece.lanes, len(starts), run, kh * kw).transpose(3, 1, 2, 0)
                 packed.append(split.ravel())
     return aligned(np.concatenate(packed))
 
 
+_TAP_BYTES, _TAP_COUNT, _WEIGHT_BYTES, _FIRST_LANE, _BEGIN, _END, _LANES, _KEEPS, _STORES, _PIECE_FIELDS = range(10)
+
+
 @dataclass(frozen=True)
 class PieceTables:
-    """What the kernel walks: (first piece, pieces) of a unit; (tap offset, taps, weight offset, lane) of a piece.
-
-    Behind the pieces stands where the weights end.
+    """What the kernel walks: (first piece, pieces) of a unit; of a piece, where its taps begin and how many they are,
+    where its weights begin, the block's lane it begins at, its own lanes counted from there up to an end, how many it
+    computes, whether others are kept, and whether it stores. Behind the pieces stands where the weights end.
     """
 
     taps: np.ndarray
@@ -88,30 +121,39 @@ class PieceTables:
 
 def piece_tables(shape: Conv2D, layout: Scratch) -> PieceTables:
     """Tables for the scratch geometry of a band (offsets in bytes)."""
-    places = layout.taps().reshape(layout.groups, -1)
-    run, out_per = tap_run(shape), shape.o // shape.groups
+    places, run = layout.taps().reshape(layout.groups, -1), tap_run(shape)
     taps: list[int] = []
     units: list[tuple[int, int]] = []
-    pieces: list[tuple[int, int, int, int]] = []
+    pieces: list[tuple[int, ...]] = []
     weights = 0
-    for unit, groups in enumerate(_pieces(shape)):
-        units.append((len(pieces), len(groups)))
-        for group in groups:
+    for unit in _pieces(shape):
+        units.append((len(pieces), len(unit)))
+        for number, piece in enumerate(unit):
             own = [
                 int(place) + start % 16 * 4
-                for block, starts in _runs(shape, group)
+                for block, starts in _runs(shape, piece.group)
                 for place in places[block]
                 for start in starts
             ]
-            pieces.append((len(taps) * 8, len(own), weights, max(0, group * out_per - unit * 16)))
+            # A vector is finished by its last piece; whole ones, which come last, finish both halves.
+            kept = any(_overlap(piece, other) for other in unit[:number])
+            stores = not any(_overlap(piece, other) for other in unit[number + 1 :])
+            lanes = (piece.first_lane, piece.begin - piece.first_lane, piece.end - piece.first_lane, piece.lanes)
+            pieces.append((len(taps) * 8, len(own), weights, *lanes, int(kept), int(stores)))
             taps += own
-            weights += len(own) * run * 64
-    pieces.append((0, 0, weights, 0))
+            weights += len(own) * run * piece.lanes * 4
+    pieces.append((0, 0, weights, 0, 0, 0, 0, 0, 0))
     return PieceTables(np.array(taps, np.int64), int64_table(units), int64_table(pieces))
+
+
+def _overlap(a: _Piece, b: _Piece) -> bool:
+    """Whether pieces compute lanes in common."""
+    return a.first_lane < b.first_lane + b.lanes and b.first_lane < a.first_lane + a.lanes
 
 
 def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
     """Emit `pieces(desc, ctx, x, out, first unit, end unit, last band?)`; `unit_table` is a descriptor field."""
+    _emit_piece(k)
     with k.function("pieces", [I64] * 7) as (desc, ctx, base, out, begin, end, last):
         f = {n: k.field(desc, n) for n in range(panels.WEIGHTS, panels.EPILOGUE)}
         buffer = scratch(k, ctx) + f[panels.BUFFER]
@@ -123,16 +165,14 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
         k.store(k.const(0), block + 8 * tiles.AHEAD_BYTES)
         with k.loop(end, start=begin) as unit:
             pair = k.field(desc, unit_table) + unit * 16
-            first = k.field(pair, 0)
-            after = first + k.field(pair, 1)
-            k.store(f[panels.BIAS] + unit * 64, block + 8 * tiles.BIAS)
-            pixels = k.var(out + unit * f[panels.OC])
+            first, after = (f[panels.UNIT_SHIFTS] + piece * (8 * _PIECE_FIELDS) for piece in _range_of(k, pair))
+            bias, pixels = f[panels.BIAS] + unit * 64, k.var(out + unit * f[panels.OC])
             lanes = (f[panels.CHANNELS] - unit * 16, f[panels.STORED] - unit * 16)
             pitch = k.var(f[panels.PITCH])
             itself = stores & (k.minimum(*lanes) >= 16)
             # The weights of the next unit come nearer meanwhile.
-            ends = [k.field(f[panels.UNIT_SHIFTS] + piece * 32, 2) for piece in (first, after)]
-            ahead, share = k.var(f[panels.WEIGHTS] + ends[1]), (ends[1] - ends[0]) / count + 1
+            begin_bytes, end_bytes = k.field(first, _WEIGHT_BYTES), k.field(after, _WEIGHT_BYTES)
+            ahead, share = k.var(f[panels.WEIGHTS] + end_bytes), (end_bytes - begin_bytes) / count + 1
             with k.loop(count) as t:
                 row = table + t * 32
                 live, at = k.field(row, 3), pixels.get()
@@ -143,16 +183,38 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
                 k.store(live, block + 8 * tiles.LIVE)
                 k.store(pitch.get(), block + 8 * tiles.PITCH)
                 pitch.set(pitch.get() + live * f[panels.PLACE_BYTES])
-                with k.loop(after, start=first) as piece:
-                    entry = f[panels.UNIT_SHIFTS] + piece * 32
-                    k.store(f[panels.TAPS] + k.field(entry, 0), block + 8 * tiles.TAPS)
-                    k.store(k.field(entry, 1), block + 8 * tiles.TAP_COUNT)
-                    k.store(f[panels.WEIGHTS] + k.field(entry, 2), block + 8 * tiles.WEIGHTS)
-                    k.store(k.select(piece.eq(first), 0, buffer), block + 8 * tiles.KEPT)
-                    k.store(k.field(entry, 3), block + 8 * tiles.KEPT_LANES)
-                    k.store(k.select(itself & (piece + 1).eq(after), at, 0), block + 8 * tiles.OUT)
-                    k.call_address(k.field(row, 0), block, 0, 0)
+                to = k.select(itself, at, 0)
+                with k.loop(after, start=first, step=8 * _PIECE_FIELDS) as piece:
+                    k.call("piece", desc, block, piece, row, bias, buffer, to)
                 with k.when(~itself):
                     places = (f[panels.OC], f[panels.OH], f[panels.PIXEL_PITCH])
                     k.call("epilogue", desc, buffer, 1, live, at, shift, *places, *lanes)
                 pixels.set(at + live * f[panels.PIXEL_PITCH])
+
+
+def _range_of(k: Kernel, pair: Val) -> tuple[Val, Val]:
+    """First piece of a unit, and that behind its last."""
+    return k.field(pair, 0), k.field(pair, 0) + k.field(pair, 1)
+
+
+def _emit_piece(k: Kernel) -> None:
+    """piece(desc, block, piece, tile row, bias, buffer, out or 0): one tile of one piece."""
+    with k.function("piece", [I64] * 7) as (desc, block, piece, row, bias, buffer, out):
+        skip = k.field(piece, _FIRST_LANE)
+        own = buffer + skip * 4
+        upper = k.select(skip.ne(0), k.field(desc, panels.OH), 0)
+        values = {
+            tiles.TAPS: k.field(desc, panels.TAPS) + k.field(piece, _TAP_BYTES),
+            tiles.TAP_COUNT: k.field(piece, _TAP_COUNT),
+            tiles.WEIGHTS: k.field(desc, panels.WEIGHTS) + k.field(piece, _WEIGHT_BYTES),
+            tiles.BIAS: bias + skip * 4,
+            tiles.BUFFER: own,
+            tiles.KEPT: k.select(k.field(piece, _KEEPS).ne(0), own, 0),
+            tiles.FIRST_LANE: k.field(piece, _BEGIN),
+            tiles.END_LANE: k.field(piece, _END),
+            tiles.OUT: k.select(out.ne(0) & k.field(piece, _STORES).ne(0), out + upper, 0),
+        }
+        for number, value in values.items():
+            k.store(value, block + 8 * number)
+        half = k.field(piece, _LANES).eq(8)
+        k.call_address(k.select(half, k.field(row, 1), k.field(row, 0)), block, 0, 0)

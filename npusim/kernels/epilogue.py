@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.kernels import expressions, vmath
-from npusim.kernels.ir import F32, HALVES, I32, I64, LARGEST, RAW, SIZE, Kernel, Val, vec
+from npusim.kernels.ir import F32, HALVES, I32, I64, LANES, LARGEST, RAW, SIZE, Kernel, Val, vec
 
 ACTIVATIONS = ("none", "relu", "clip", "leaky_relu", "sigmoid", "silu", "gelu", "tanh")
 _CLAMP, _LEAKY, _SIGMOID, _SILU, _GELU, _TANH = range(6)
@@ -86,9 +86,11 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def followed(k: Kernel, x: Val, dtype: str, then: str, spare: Val) -> Val:
-    """The expression of 16 finished values as a task of its own would read them: rounded. `spare`: 64 bytes."""
+    """The expression of 8 or 16 finished values as a task of its own would read them: rounded. `spare`: 64 bytes."""
     if not then:
         return x
+    if x.type.count < LANES:
+        return k.halves(followed(k, k.join(x, x), dtype, then, spare))[0]
     k.store_f32(x, spare, dtype)
     return expressions.to_float(k, expressions.evaluate(k, then, {"x0": k.load_f32(spare, dtype)}, dtype))
 

@@ -20,7 +20,7 @@ from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue, split_target
 from npusim.kernels.ir import FLOATS, I1, I64, LANES, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
-from npusim.kernels.tiles import RAW, SUMS, tile_name
+from npusim.kernels.tiles import HALF, RAW, SUMS, tile_name
 
 (
     WEIGHTS,
@@ -102,6 +102,7 @@ class Core:
     epilogue: Epilogue = field(default_factory=Epilogue)
     out_dtype: str = RAW
     block: Block | None = None
+    halves: bool = False  # the second tile of a step computes eight output channels
     chunk: int = 0  # taps multiplied with all tiles before the next ones, where the kernel decides (tiles of `sums`)
 
     def fields(self) -> list[int | float | np.ndarray]:
@@ -216,7 +217,7 @@ class Core:
                 )
                 if used
                 else 0
-                for n, used in ((self.vectors, full > 0), (1, all_units > full))
+                for n, used in ((self.vectors, full > 0), (HALF if self.halves else 1, self.halves or all_units > full))
             )
             rows.append((main, tail, t.x_offset, t.pixels))
         return int64_table(rows)

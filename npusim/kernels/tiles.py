@@ -1,7 +1,7 @@
 """Register tiles of convolution and matrix products: the one loop where the multiply-adds happen.
 
-A tile computes `segments * length` pixels by `vectors * 16` output channels, reading fp32 pixels from a scratch block
-and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of tap t lies at
+A tile computes `segments * length` pixels by `vectors * 16` output channels (by 8 where `vectors` is 0), reading fp32
+pixels from a scratch block and fp16 or fp32 weights from a packed panel. It is indirect: pixel (s, i) of tap t lies at
 `x + s*pitch + i*PIXEL + taps[t]` with PIXEL = 64 bytes (16 channels), so stride, dilation, padding, 1x1, 3x3 and matrix
 products differ only in tables. With length 0, pixels lie apart: that of segment s at `x + places[s] + taps[t]`. Sums
 start from the bias and run over taps, then over the channels of a tap, one fused multiply-add each: the order does not
@@ -13,13 +13,13 @@ dtype of a tile that can round and store by itself, with the expression that fol
 `sums` for one that leaves sums as a raw tile does, but knows the fields from [16] on.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
-[pixels][vectors*16])  [6] pitch between segments in bytes, or address of their places; for tiles that store also
-[7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
+[pixels][vectors*16], 16 at least)  [6] pitch between segments in bytes, or address of their places; for tiles that
+store also [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
 from, laid out as the buffer (0: begin with the bias)  [18] for `sums`, bytes to be brought a tap (multiple of 64)
-[19] sums that replace those of each vector's first lanes in the end, laid out as the buffer (0: none), and [20] of how
-many lanes.
+[19] sums that replace those of each vector in the end, laid out as the buffer (0: none), but for the lanes from [20] up
+to [21].
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
 
@@ -54,9 +54,11 @@ from npusim.kernels.ir import F32, I32, LANES, SIZE, Kernel, Val, Var, vec
     START,
     AHEAD_BYTES,
     KEPT,
-    KEPT_LANES,
+    FIRST_LANE,
+    END_LANE,
     BLOCK_FIELDS,
-) = range(22)
+) = range(23)
+HALF = 0
 RAW = "raw"
 SUMS = "sums"
 # Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
@@ -72,7 +74,7 @@ def prefetched_bytes(cpu: Cpu) -> int:
 def tile_name(
     weights: str, vectors: int, segments: int, length: int, channels: int, pixel: int, finish: str = RAW
 ) -> str:
-    """Kernel name of a tile; `channels` per tap, `pixel` bytes from one pixel to the next."""
+    """Kernel name of a tile; `channels` per tap, `pixel` bytes from one pixel to the next; `HALF` a vector or more."""
     return f"tile:{weights}:{vectors}:{segments}x{length}:{channels}:{pixel}:{finish}"
 
 
@@ -84,7 +86,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     weights, vectors, shape, channels, pixel, finish = parameters.split(":")
     segments, length = (int(n) for n in shape.split("x"))
     with k.main() as (block, _part, _ctx):
-        sums = _emit_start(k, block, segments * max(1, length), int(vectors), finish != RAW)
+        extent = (segments * max(1, length), max(1, int(vectors)), LANES if int(vectors) else LANES // 2)
+        sums = _emit_start(k, block, extent, finish != RAW)
         some = k.field(block, AHEAD_BYTES) if finish == SUMS else prefetched_bytes(k.cpu)
         ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
@@ -100,17 +103,18 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
                 _emit_finish(k, block, sums, finish)
 
 
-def _emit_start(k: Kernel, block: Val, pixels: int, vectors: int, resumes: bool) -> list[list[Var]]:
-    """Sums by pixel and vector, at the bias or where an earlier tile left them."""
+def _emit_start(k: Kernel, block: Val, shape: tuple[int, int, int], resumes: bool) -> list[list[Var]]:
+    """Sums by pixel and vector of some lanes, at the bias or where an earlier tile left them."""
+    pixels, vectors, lanes = shape
     bias = k.field(block, BIAS)
-    first = [k.load(bias + 64 * j, vec(F32)) for j in range(vectors)]
+    first = [k.load(bias + 64 * j, vec(F32, lanes)) for j in range(vectors)]
     sums = [[k.var(first[j]) for j in range(vectors)] for _ in range(pixels)]
     if resumes:
         start = k.field(block, START)
         with k.when(start.ne(0)):
             for p, row in enumerate(sums):
                 for j, total in enumerate(row):
-                    total.set(k.load(start + (p * vectors + j) * 64, vec(F32)))
+                    total.set(k.load(start + (p * vectors + j) * 64, total.ty))
     return sums
 
 
@@ -126,8 +130,8 @@ def _emit_sums(
     segments, length, channels, pixel = shape
     x, taps, count, w, pitch = (k.field(block, i) for i in (X, TAPS, TAP_COUNT, WEIGHTS, PITCH))
     places = [k.field(pitch, s) if length == 0 else pitch * s for s in range(segments)]
-    panel, vectors = k.var(w), len(acc[0])
-    step = LANES * vectors * SIZE[weights]
+    panel, vectors, lanes = k.var(w), len(acc[0]), acc[0][0].ty.count
+    step = lanes * vectors * SIZE[weights]
     run = channels if k.cpu.wide or channels % _RUN else min(_RUN, channels)
     with k.loop(count) as t:
         row = x + k.load(taps + t * 8)
@@ -142,8 +146,9 @@ def _emit_sums(
         with k.loop(channels, step=run) if run < channels else nullcontext(k.const(0)) as first:
             here, shifted = at + first * step, [(base + first * 4, skip) for base, skip in pixels]
             for c in range(run):
-                own = [k.load_f32(here + (c * step + j * LANES * SIZE[weights]), weights) for j in range(vectors)]
-                _multiply(acc, (k.splat(k.load(base + (skip + 4 * c), F32)) for base, skip in shifted), own)
+                line = here + c * step
+                own = [k.load_f32(line + j * LANES * SIZE[weights], weights, lanes) for j in range(vectors)]
+                _multiply(acc, (k.splat(k.load(base + (skip + 4 * c), F32), lanes) for base, skip in shifted), own)
         panel.set(at + max(1, channels) * step)
 
 
@@ -155,13 +160,15 @@ def _multiply(acc: list[list[Var]], values: Iterable[Val], weights: list[Val]) -
 
 
 def _emit_kept(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
-    """The first lanes of every vector as an earlier tile left them."""
+    """All lanes of every vector but some as earlier tiles left them."""
     kept = k.field(block, KEPT)
     with k.when(kept.ne(0)):
-        own = k.lane_index() < k.splat(k.convert(k.field(block, KEPT_LANES), "trunc", I32))
+        lanes = sums[0][0].ty.count
+        first, end = (k.splat(k.convert(k.field(block, n), "trunc", I32), lanes) for n in (FIRST_LANE, END_LANE))
+        own = (k.lane_index(lanes) >= first) & (k.lane_index(lanes) < end)
         for p, row in enumerate(sums):
             for j, total in enumerate(row):
-                total.set(k.select(own, k.load(kept + (p * len(row) + j) * 64, vec(F32)), total.get()))
+                total.set(k.select(own, total.get(), k.load(kept + (p * len(row) + j) * 64, total.ty)))
 
 
 def _emit_raw(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
@@ -176,8 +183,14 @@ def _emit_finish(k: Kernel, block: Val, sums: list[list[Var]], finish: str) -> N
     """Residual, clamp, rounding and store of all pixels; only the last of a tile may not count."""
     dtype, _ = split_target(finish)
     oh = k.field(block, OH)
-    low, high = k.splat(k.float_field(block, LOW)), k.splat(k.float_field(block, HIGH))
+    lanes = sums[0][0].ty.count
+    low, high = (k.splat(k.float_field(block, n), lanes) for n in (LOW, HIGH))
     adds, shift = k.field(block, ADDS), k.field(block, SHIFT)
+    if lanes < LANES:
+        with k.when(adds.ne(0)):
+            _visit(k, block, sums, partial(_add, k, shift, None, dtype))
+        _visit(k, block, sums, partial(_store, k, (low, high), None, finish))
+        return
     with k.either(oh.eq(8 * SIZE[dtype])) as (joined, apart):
         for branch, half in ((joined, None), (apart, oh)):
             with branch:
@@ -204,7 +217,7 @@ def _visit(k: Kernel, block: Val, sums: list[list[Var]], act: Callable[[Var, Val
 def _add(k: Kernel, shift: Val, half: Val | None, dtype: str, total: Var, out: Val) -> None:
     at = out + shift
     if half is None:
-        total.set(total.get() + k.load_f32(at, dtype))
+        total.set(total.get() + k.load_f32(at, dtype, total.ty.count))
     else:
         total.set(total.get() + k.join(k.load_f32(at, dtype, 8), k.load_f32(at + half, dtype, 8)))
 

@@ -27,6 +27,7 @@ AWKWARD = [
     "tile:f16:1:1x6:3:12:f16",
     "tile:f16:1:6x0:16:64:f16",
     "tile:f32:1:1x6:16:64:sums",
+    "tile:f32:0:1x6:4:64:f16",
     "pool:f16:16:avg",
     "flat:bf16,bf16:bf16:add(x0,x1)",
     "tile:bf16:1:1x6:16:64:bf16",
