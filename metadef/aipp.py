@@ -114,10 +114,8 @@ class AippOp:
         Raises:
             UsageError: sizes do not fit, all of them at once.
         """
-        v = self.values
-        border = tuple(v[f"{side}_padding_size"] if v["padding"] else 0 for side in _SIDES)
-        room = (shape[2] - border[0] - border[1], shape[3] - border[2] - border[3])
-        source = self._source(room)
+        v, border = self.values, self._border
+        room, source = self._room(shape), self._source(shape)
         start = (v["load_start_pos_h"], v["load_start_pos_w"]) if v["crop"] else (0, 0)
         stated = (v["crop_size_h"], v["crop_size_w"]) if v["crop"] else source
         cut = (stated[0] or room[0], stated[1] or room[1])
@@ -138,12 +136,23 @@ class AippOp:
 
     def images_shape(self, shape: Shape) -> Shape:
         """Shape of the pictures (bytes) that are fed in place of an input (N, C, H, W); after :meth:`attrs`."""
-        border = [self.values[f"{side}_padding_size"] if self.values["padding"] else 0 for side in _SIDES]
-        h, w = self._source((shape[2] - border[0] - border[1], shape[3] - border[2] - border[3]))
+        h, w = self._source(shape)
         layout = self.values["input_format"]
         return shape[0], h * 3 // 2 if layout == "YUV420SP_U8" else h, w, PICTURE_BYTES[layout]
 
-    def _source(self, room: tuple[int, int]) -> tuple[int, int]:
+    @property
+    def _border(self) -> tuple[int, ...]:
+        """Top, bottom, left, right."""
+        return tuple(self.values[f"{side}_padding_size"] if self.values["padding"] else 0 for side in _SIDES)
+
+    def _room(self, shape: Shape) -> tuple[int, int]:
+        """Height and width of an input without its border."""
+        top, bottom, left, right = self._border
+        return shape[2] - top - bottom, shape[3] - left - right
+
+    def _source(self, shape: Shape) -> tuple[int, int]:
+        """Height and width of the pictures: those of the input where none are stated."""
+        room = self._room(shape)
         return self.values["src_image_size_h"] or room[0], self.values["src_image_size_w"] or room[1]
 
     def _misfits(
@@ -155,7 +164,11 @@ class AippOp:
         halved = self.values["input_format"] == "YUV420SP_U8"
         for at, letter in enumerate("hw"):
             made = cut[at] + before[at] + after[at]
-            if made != shape[2 + at]:
+            if cut[at] < 1:
+                text = f"padding leaves no pixel of the picture along {letter.upper()}"
+                got = f"{before[at]} and {after[at]} of {shape[2 + at]}"
+                problems.append(Problem(text, CODE, port=self.place, got=got))
+            elif made != shape[2 + at]:
                 text = f"AIPP makes {made} pixels along {letter.upper()}, the model's input has {shape[2 + at]}"
                 hint = f"crop_size_{letter} (or src_image_size_{letter} without crop) plus padding must be that"
                 problems.append(Problem(text, CODE, port=self.place, got=f"{cut[at]} and padding", hint=hint))

@@ -106,6 +106,10 @@ def test_sizes_come_from_the_model_where_the_file_states_none():
     ("given", "messages"),
     [
         ({"src_image_size_w": 32, "src_image_size_h": 16}, ["makes 16 pixels along H", "makes 32 pixels along W"]),
+        (
+            {"padding": True, "top_padding_size": 10, "bottom_padding_size": 10, "left_padding_size": 31},
+            ["no pixel of the picture along H", "no pixel of the picture along W"],
+        ),
         ({"crop": True, "crop_size_h": 19, "src_image_size_h": 64}, ["makes 19 pixels along H"]),
         ({"crop": True, "load_start_pos_w": 3, "src_image_size_w": 32}, ["the cut ends 33 pixels along W"]),
         (
