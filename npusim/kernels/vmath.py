@@ -34,6 +34,16 @@ _EXP = (
 )
 # 2**f for |f| <= 1/2: minimax fit, within 2**-18.5 of the result.
 _HALF_EXP2 = (0.9999992847442627, 0.6931217908859253, 0.240247443318367, 0.05591786280274391, 0.009570102207362652)
+# e**r for |r| <= ln(2)/2 but for a constant factor: within 2**-25 of the result.
+_SHARE_EXP = (
+    722.7083740234375,
+    722.7083740234375,
+    361.3541259765625,
+    120.44961547851562,
+    30.113975524902344,
+    6.052550315856934,
+    1.0,
+)
 _HALF_LIMIT = 87.0  # beyond it, 2**n is no normal number any more
 # (2**f - 1) / f for |f| <= 1/2: within 2**-25.5 of the result.
 _EXP2_LESS_1 = (
@@ -208,16 +218,29 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
 
 @Staged
 def share(k: Kernel, x: Val, top: Val) -> Stages:
-    """2**30 * e**(x - top) of no x above `top`, for shares in a sum: normal numbers and zeros as far as shares are any.
+    """e**(x - top) times a constant, of no x above `top`, for shares in a sum: normal numbers, and zeros where the
+    quotient of a share and the sum would be one.
 
-    The lowest x makes the power of two a zero.
+    The constant takes 2**24 and the factor of the polynomial's highest power along.
     """
     x = x - top
-    x = k.select(x < -108.82, -108.82, x)
-    bias = _ROUNDER + (127 + 30)
+    # So low that the power of two is a zero.
+    x = k.select(x < -104.665, -104.665, x)
+    bias = _ROUNDER + (127 + 24)
     shifted = k.fma(x, _LOG2E, bias)
-    r, power = yield _reduced(k, x, shifted - bias), (_ints(shifted) << 23).bits(x.type)
-    return polynomial(k, r, _EXP) * power
+    n = shifted - bias
+    # One product is enough where it is not rounded: ln 2 is held to 2**-28.
+    r = k.fma(n, -_LN2, x) if k.cpu.fma else _reduced(k, x, n)
+    r, power = yield r, (_ints(shifted) << 23).bits(x.type)
+    return _monic(k, r, _SHARE_EXP) * power
+
+
+def _monic(k: Kernel, x: Val, coefficients: Sequence[float]) -> Val:
+    """A polynomial over the factor of its highest power, which spares a multiplication."""
+    total = x + coefficients[-2] / coefficients[-1]
+    for c in coefficients[-3::-1]:
+        total = k.fma(total, x, c / coefficients[-1])
+    return total
 
 
 @Staged
@@ -241,11 +264,7 @@ def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     x = k.select(x < lowest, lowest, x)
     shifted = k.fma(x, _LOG2E, bias)
     f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(shifted) << 23
-    # Without the factor of the highest power, one multiplication less.
-    p = f + _HALF_EXP2[3] / _HALF_EXP2[4]
-    for c in _HALF_EXP2[2::-1]:
-        p = k.fma(p, f, c / _HALF_EXP2[4])
-    return (_ints(p) + power).bits(x.type)
+    return (_ints(_monic(k, f, _HALF_EXP2)) + power).bits(x.type)
 
 
 @Staged

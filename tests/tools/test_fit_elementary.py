@@ -16,6 +16,7 @@ STATED = {
     "HALF_ERF": -21.1,
     "HALF_GELU": -17.3,
     "HALF_EXP2": -18.5,
+    "SHARE_EXP": -25,
 }
 
 
