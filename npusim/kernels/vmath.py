@@ -158,10 +158,16 @@ def copy_sign(k: Kernel, magnitude: Val, sign: Val) -> Val:
     return ((_ints(magnitude) & 0x7FFFFFFF) | (_ints(sign) & -0x80000000)).bits(magnitude.type)
 
 
+def _in_fp32(k: Kernel, x: Val) -> Val:
+    """The same value: what is made of it is not moved to f16 where it was widened from that, as vectors of f16 have no
+    rounding to integers."""
+    return k.float_call("arithmetic.fence", x)
+
+
 def round_even(k: Kernel, x: Val) -> Val:
     """Nearest integer, halves to even."""
     if k.cpu.round:
-        return k.float_call("rint", x)
+        return k.float_call("rint", _in_fp32(k, x))
     size = absolute(k, x)
     return k.select(size < 2.0**23, copy_sign(k, (size + 2.0**23) - 2.0**23, x), x)
 
@@ -169,7 +175,7 @@ def round_even(k: Kernel, x: Val) -> Val:
 def floor(k: Kernel, x: Val) -> Val:
     """Largest integer not above x."""
     if k.cpu.round:
-        return k.float_call("floor", x)
+        return k.float_call("floor", _in_fp32(k, x))
     near = round_even(k, x)
     return copy_sign(k, k.select(near > x, near - 1.0, near), x)
 
