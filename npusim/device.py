@@ -247,7 +247,8 @@ def checked_feeds(bindings: Iterable[Binding], feeds: Mapping[str, np.ndarray]) 
         problem = _feed_problem(binding, array)
         if problem is not None:
             problems.append(problem)
-        arrays[name] = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        is_brain = binding.operand.desc.dtype is DType.BF16 and array.dtype.name == "bfloat16"
+        arrays[name] = array.view(np.uint16) if is_brain else array
     if problems:
         raise UsageError(problems)
     return arrays
@@ -316,8 +317,10 @@ def _feed_problem(binding: Binding, array: np.ndarray) -> Problem | None:
     if problem := picture_problem(binding, array):
         return problem
     operand = binding.operand
-    expected, got = _described(operand), f"{array.dtype.name}{list(array.shape)}"
     dtype = operand.desc.dtype
+    if dtype is not DType.BF16 and array.dtype == dtype.numpy and array.shape == operand.desc.origin_shape:
+        return None  # before anything is put into words
+    expected, got = _described(operand), f"{array.dtype.name}{list(array.shape)}"
     label = "bfloat16" if dtype is DType.BF16 else dtype.numpy.name
     if array.dtype.name != label and not (dtype is DType.BF16 and array.dtype == np.uint16):
         hint = f"convert it: array.astype('{label}')"
