@@ -28,6 +28,7 @@ _PRODUCT_SHARE, _TILE_CYCLES = 0.8, 10.0
 _V_CYCLES, _SUM_CYCLES = 4.0, 3.0
 _FILTER_BYTES_PER_CYCLE, _FAR_BYTES_PER_CYCLE = 4.0, 12.0
 _EXPOSED = 0.5  # of the filter's way, although it is asked for in advance
+_MOST_SCRATCH = 16  # level-2 caches; every thread has its own
 _SLACK = 0.3  # of a part is waited in the end: parts last longer than those of a direct convolution
 
 
@@ -81,7 +82,7 @@ class Bands:
             (self._shared_cycles(rows, splits), rows, splits)
             for rows in sorted({-(-self.rows // bands) for bands in range(1, self.rows + 1)})
             for splits in SPLIT_COUNTS
-            if splits <= self.units[1]
+            if splits <= self.units[1] and (rows == 1 or sum(self.bytes(rows, splits)) <= _MOST_SCRATCH * l2_bytes())
         ]
         _, self.band_rows, splits = min(cuts)
         self.splits = -(-self.units[1] // -(-self.units[1] // splits))
