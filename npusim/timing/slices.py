@@ -4,8 +4,8 @@ ATC's ``buffer_optimize`` is ``l2_optimize`` by default: nodes of its offline mo
 split along N, and the first or the last of one. Published times bear it out: BERT at batch 64 takes per text what it
 takes at batch 4, though its scores would pass memory four times, and ResNeXt-50 at batch 32 takes less than its tensors
 take to pass memory once. A chain is a run of tasks that work on every sample by itself: either products of stacks with
-the vector work between them, or convolutions with pooling, resizing and the shortcuts between them. Moves that mix axes end
-both, and what joins or weighs channels (concatenations, gates) ends the latter. Each slice is a launch of its own.
+the vector work between them, or convolutions with pooling, resizing and the shortcuts between them. Moves that mix axes
+end both, and what joins or weighs channels (concatenations, gates) ends the latter. Each slice is a launch of its own.
 """
 
 from __future__ import annotations
