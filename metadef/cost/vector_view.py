@@ -469,7 +469,7 @@ def _runs(kernel: Kernel) -> tuple[int, bool]:
     assert x is not None
     if kernel.op_type == "TransData":
         blocked = y if not y.is_plain else x
-        channel_first = len(blocked.origin_shape) == 4
+        channel_first = len(blocked.origin_shape) == 4 and blocked.format is not Format.FRACTAL_NZ
         return (1 if channel_first else max(blocked.c0, 1)), channel_first
     if kernel.op_type == "ShuffleChannel":
         return prod(x.origin_shape[2:]), False
@@ -586,15 +586,23 @@ def _strips(kernel: Kernel) -> int:
 
 
 def _fractal_work(kernel: Kernel, elements: int, target: Target) -> list[Work]:
-    """Rows and columns of fractals are whole on either side; the 32-byte pieces are put in order within UB."""
+    """Rows and columns of fractals are whole on either side; the 32-byte pieces are put in order within UB. Of stacks
+    whole planes are put in order, fractals with what fills them, so that odd rows cost little."""
     y = kernel.outputs[0]
-    size, width = y.dtype.bytes, _plain_shape(kernel)[-1]
+    shape = _plain_shape(kernel)
+    size, width, stack = y.dtype.bytes, shape[-1], len(shape) > 2
+    odd = width * size % BLOCK_BYTES != 0
+    if stack:
+        elements = max(_stored_elements(desc) for desc in (*kernel.inputs, y) if desc is not None)
     pieces = REPEAT_BYTES / BLOCK_BYTES if size == 1 else 1.0
     listed = [Work("copy", size, bytes=elements * size, cycles_per_repeat=pieces * _FRACTAL_COPY_CYCLES)]
     setup = target.value("vector.fractal_setup_cycles") * min(kernel.block_dim, _strips(kernel))
     if setup:
         listed.insert(0, Work("copy", size, calls=0.0, scalar_cycles=float(setup)))
-    if width * size % BLOCK_BYTES and width <= LONG_ROW and y.is_plain:
+    if odd and stack:
+        each = target.value("alignment.odd_stack_row_cycles")
+        listed.append(Work("copy", size, calls=0.0, odd_cycles=prod(shape[:-1]) * each))
+    elif odd and width <= LONG_ROW and y.is_plain:
         listed.append(_odd_rows(target, elements / width, width, "alignment.odd_fractal_cycles"))
     return listed
 

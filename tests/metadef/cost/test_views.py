@@ -101,6 +101,21 @@ def test_layout_change_moves_blocks(dtype, names):
     assert view.work[0].bytes == y.payload_bytes
 
 
+@pytest.mark.parametrize("width", [64, 50])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_planes_of_a_stack_are_put_in_order_as_one_plane_is(width, leaves):
+    """A stack of four axes is no picture: its fractals are copied, and odd rows cost a few cycles, not scalar code."""
+    plain = TensorDesc((8, 12, 50, width), FP16)
+    blocked = plain.stored_as(Format.FRACTAL_NZ, 16)
+    x, y = (blocked, plain) if leaves else (plain, blocked)
+    attrs = {"src_format": x.format.name, "dst_format": y.format.name, "groups": 1}
+    view = VectorView.of(Kernel("TransData", Engine.VECTOR, (x,), (y,), attrs), P3)
+    assert {item.mnemonic for item in view.work} == {"copy"}
+    assert max(item.bytes for item in view.work) == blocked.payload_bytes
+    odd = 8 * 12 * 50 * P3.value("alignment.odd_stack_row_cycles") if width % 16 else 0
+    assert sum(item.odd_cycles for item in view.work) == odd
+
+
 @pytest.mark.parametrize("shape", [(8, 4096, 64), (4096, 64), (64, 4096)])
 def test_running_sums_take_steps_as_the_root_of_the_axis(shape):
     """Stretches of an axis are summed side by side: no core waits for as many additions as the axis is long."""
