@@ -230,22 +230,28 @@ class Net(GraphWriter):
         gated = self.mul(x, self.apply("Add", [erf, self.constant(1.0)], shape))
         return self.apply("Mul", [gated, self.constant(0.5)], shape)
 
-    def attention(self, x: str, heads: int, *, bias: str = "", mask: str = "") -> str:
+    def attention(self, x: str, heads: int, *, bias: str = "", mask: str = "", early: bool = False) -> str:
         """Self-attention of [batch, length, width] with one linear layer for query, key and value; projection included.
 
-        ``bias`` and ``mask`` are added to the scores [batch, heads, length, length].
+        ``bias`` and ``mask`` are added to the scores [batch, heads, length, length]. With ``early`` the query is
+        scaled, not the scores.
         """
         batch, length, width = self.shapes[x]
         rows = self.reshape(self.linear(x, 3 * width), batch, length, 3, heads, width // heads)
         parts = self.transpose(rows, 2, 0, 3, 1, 4)
         query, key, value = (self.pick(parts, 0, index) for index in range(3))
-        return self.linear(self.mix(query, self.transpose(key, 0, 1, 3, 2), value, (bias, mask)), width)
+        return self.linear(self.mix(query, self.transpose(key, 0, 1, 3, 2), value, (bias, mask), early=early), width)
 
-    def mix(self, query: str, key: str, value: str, summands: Sequence[str] = ()) -> str:
-        """Scaled scores, softmax and weighted sum; the heads are joined to [batch, length, width]."""
+    def mix(self, query: str, key: str, value: str, summands: Sequence[str] = (), *, early: bool = False) -> str:
+        """Scaled scores (``early``: of the scaled query), softmax and weighted sum; the heads are joined to
+        [batch, length, width]."""
         batch, heads, length, depth = self.shapes[query]
+        scale = self.constant(depth**-0.5)
+        if early:
+            query = self.mul(query, scale)
         scores = self.matmul(query, key)
-        scores = self.apply("Mul", [scores, self.constant(depth**-0.5)], self.shapes[scores])
+        if not early:
+            scores = self.mul(scores, scale)
         for item in filter(None, summands):
             scores = self.add_scores(scores, item)
         share = self.apply("Softmax", [scores], self.shapes[scores], axis=-1)

@@ -66,7 +66,7 @@ def vit_base(patch: int) -> Callable[[int, int], onnx.ModelProto]:
 
 
 def swin_tiny(batch: int, side: int) -> onnx.ModelProto:
-    """Z. Liu et al. (2021): windows of 7 by 7 tokens, every other layer shifted by three."""
+    """Z. Liu et al. (2021): windows of 7 by 7 tokens, every other layer shifted by three; its code scales the query."""
     net = Net("swin_tiny", batch)
     x = net.conv(net.images(side), 96, 4, 4, act="", pads=0, normed=False, bias=True)
     edge = side // 4
@@ -93,7 +93,7 @@ def _swin_block(net: Net, x: str, edge: int, heads: int, shift: int, window: int
     if shift:
         mask = net.parameter(grid * grid, 1, count, count, trained=False)
         net.shapes[mask] = (grid * grid, 1, count, count)
-    y = net.attention(y, heads, bias=bias, mask=mask)
+    y = net.attention(y, heads, bias=bias, mask=mask, early=True)
     y = net.transpose(net.reshape(y, batch, grid, grid, window, window, width), 0, 1, 3, 2, 4, 5)
     y = _rolled(net, net.reshape(y, batch, edge, edge, width), -shift)
     x = net.add(x, net.reshape(y, batch, edge * edge, width))
