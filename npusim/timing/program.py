@@ -8,7 +8,7 @@ from metadef.program import Program, Region, Task
 from metadef.target import Target
 from npusim.profile import Profile, TaskProfile
 from npusim.timing.l2 import L2, Access
-from npusim.timing.slices import part_of, sliced_chains
+from npusim.timing.slices import Chain, sliced_chains
 from npusim.timing.tasks import device_profile, host_profile, load_profile, memory_state, simulate
 
 
@@ -58,29 +58,32 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
     managed = "memory.l2_last_read" in target.constants and target.value("memory.l2_last_read")
     last = last_reads(tasks)
     sliced = "memory.l2_batch_slices" in target.constants and target.value("memory.l2_batch_slices")
-    chains = _rounds(tasks, cache.capacity, sliced)
+    batches = {shape[0] for shape in (binding.operand.desc.shape for binding in program.inputs) if shape}
+    cut = sliced_chains(tasks, cache.capacity, batches) if sliced else []
     accesses: list[Access] = []
     for _ in range(1 + steady):
         for binding in program.inputs:
             cache.drop(binding.operand.address, binding.operand.payload_bytes)
         accesses = []
-        for first, stop, slices in chains:
-            flags = last[first:stop] if managed else _used_up(tasks[first:stop], last[first:stop], slices)
-            chain = list(zip(tasks[first:stop], flags))
-            rounds = [[_touch(cache, task, ended, slices, index) for task, ended in chain] for index in range(slices)]
-            accesses += [_joined(task, parts) for (task, _), parts in zip(chain, zip(*rounds))]
+        for chain in _rounds(len(tasks), cut):
+            held, flags = tasks[chain.first : chain.stop], last[chain.first : chain.stop]
+            flags = flags if managed else _used_up(held, flags, chain.slices)
+            rounds = [
+                [_touch(cache, task, ended, chain, index) for task, ended in zip(held, flags)]
+                for index in range(chain.slices)
+            ]
+            accesses += [_joined(task, chain, parts) for task, parts in zip(held, zip(*rounds))]
     return accesses
 
 
-def _rounds(tasks: Sequence[Task], l2_bytes: int, sliced: bool) -> list[tuple[int, int, int]]:
-    """(first task, end, slices) of every stretch of the trace, in order."""
-    found: list[tuple[int, int, int]] = []
-    at = 0
-    for chain in sliced_chains(tasks, l2_bytes) if sliced else []:
-        found += [(index, index + 1, 1) for index in range(at, chain.first)]
-        found.append((chain.first, chain.stop, chain.slices))
-        at = chain.stop
-    return found + [(index, index + 1, 1) for index in range(at, len(tasks))]
+def _rounds(count: int, cut: Sequence[Chain]) -> list[Chain]:
+    """Every stretch of a trace of ``count`` tasks, in order: the chains that are cut, and each task between them."""
+    found: list[Chain] = []
+    for chain in (*cut, Chain(count, count)):
+        done = found[-1].stop if found else 0
+        found += [Chain(index, index + 1) for index in range(done, chain.first)]
+        found.append(chain)
+    return found[:-1]
 
 
 def _used_up(chain: Sequence[Task], last: Sequence[tuple[bool, ...]], slices: int) -> list[tuple[bool, ...]]:
@@ -95,14 +98,13 @@ def _used_up(chain: Sequence[Task], last: Sequence[tuple[bool, ...]], slices: in
     ]
 
 
-def _joined(task: Task, parts: Sequence[Access]) -> Access:
+def _joined(task: Task, chain: Chain, parts: Sequence[Access]) -> Access:
     """What the slices of a task found and drove out together; an operand that all of them read whole misses once."""
     if len(parts) == 1:
         return parts[0]
-    count = len(parts)
     reads = [item for item in task.inputs if item is not None]
     missed = [
-        sum(part_of(item, count, index)[1] - part.hits[port] for index, part in enumerate(parts))
+        sum(chain.part_of(item, index)[1] - part.hits[port] for index, part in enumerate(parts))
         for port, item in enumerate(reads)
     ]
     hits = tuple(max(item.payload_bytes - lost, 0) for item, lost in zip(reads, missed))
@@ -133,13 +135,13 @@ def last_reads(tasks: Sequence[Task]) -> list[tuple[bool, ...]]:
     return found[::-1]
 
 
-def _touch(cache: L2, task: Task, last: Sequence[bool], slices: int = 1, index: int = 0) -> Access:
+def _touch(cache: L2, task: Task, last: Sequence[bool], chain: Chain, index: int) -> Access:
     """One slice of a task; operands that are whole in every slice are hit in full by all but the first."""
     if task.is_load:  # the transfer goes to memory, past the cores' L2
         for item in task.outputs:
             cache.drop(item.address, item.payload_bytes)
         return cache.touch([], [])
-    reads = [part_of(item, slices, index) for item in task.inputs if item is not None]
-    writes = [part_of(item, slices, index) for item in task.outputs]
+    reads = [chain.part_of(item, index) for item in task.inputs if item is not None]
+    writes = [chain.part_of(item, index) for item in task.outputs]
     writes += [(span.address, span.bytes) for span in task.workspaces]
     return cache.touch(reads, writes, last)

@@ -4,11 +4,12 @@ import pytest
 
 from make_models import encoder_block
 from metadef.compiler import CompileOptions, compile_model
+from metadef.program import Region
 from metadef.target import load_target
 from networks import build_network
 from npusim.timing import time_program
 from npusim.timing.program import l2_accesses
-from npusim.timing.slices import part_of, sliced_chains
+from npusim.timing.slices import Chain, sliced_chains
 
 P3 = "Ascend310P3"
 
@@ -20,11 +21,11 @@ def program():
 
 
 def test_what_fits_l2_is_not_cut(program):
-    assert sliced_chains(program.tasks, 1 << 40) == []
+    assert sliced_chains(program.tasks, 1 << 40, {8}) == []
 
 
 def test_chains_are_cut_into_divisors_of_the_batch_and_hold_products(program):
-    chains = sliced_chains(program.tasks, 1 << 21)
+    chains = sliced_chains(program.tasks, 1 << 21, {8})
     assert chains
     for chain in chains:
         assert 8 % chain.slices == 0 and chain.slices > 1 and chain.stop - chain.first > 1
@@ -33,20 +34,56 @@ def test_chains_are_cut_into_divisors_of_the_batch_and_hold_products(program):
 
 def test_stages_of_convolutions_are_cut_and_what_joins_or_weighs_channels_ends_them():
     stages = compile_model(build_network("resnet18", 8), CompileOptions(soc=P3)).model.program.tasks
-    chains = sliced_chains(stages, 1 << 22)
+    chains = sliced_chains(stages, 1 << 22, {8})
     assert [8 % chain.slices for chain in chains] == [0]
     (chain,) = chains
     held = {task.kernel.op_type for task in stages[chain.first : chain.stop]}
     assert {"Conv2D", "MaxPoolV3"} <= held <= {"Conv2D", "MaxPoolV3", "AvgPoolV2", "Add"}
     gated = compile_model(build_network("mobilenet_v3_small", 8), CompileOptions(soc=P3)).model.program.tasks
-    for chain in sliced_chains(gated, 1 << 20):
+    for chain in sliced_chains(gated, 1 << 20, {8}):
         run = [task.kernel.op_type for task in gated[chain.first : chain.stop]]
         assert len(run) >= 5 and not {"Mul", "GlobalAveragePool", "ConcatD"} & set(run)
 
 
+@pytest.fixture(scope="module")
+def heads():
+    """A network whose heads are split by a move that puts query, key and value above the samples."""
+    return compile_model(build_network("vit_base_patch32_224", 32), CompileOptions(soc=P3)).model.program.tasks
+
+
+def test_chains_go_on_through_moves_that_keep_samples_together(heads):
+    chains = sliced_chains(heads, 1 << 23, {32})
+    held = [task for chain in chains for task in heads[chain.first : chain.stop]]
+    assert {"TransposeD", "GatherV2", "SoftmaxV2"} <= {task.kernel.op_type for task in held}
+    stacked = [item for task in held for item in task.inputs if item is not None and item.desc.shape[:2] == (3, 32)]
+    assert stacked
+    for item in stacked:
+        parts = [Chain(0, 1, 4, 32).part_of(item, index) for index in range(4)]
+        assert len(set(parts)) == 4 and sum(size for _, size in parts) == item.payload_bytes
+
+
+def test_chains_of_products_hold_no_more_weights_than_the_cache(heads):
+    chains = sliced_chains(heads, 1 << 23, {32})
+    assert len(chains) > 1
+    for chain in chains:
+        held = [item for task in heads[chain.first : chain.stop] for item in task.inputs if item is not None]
+        weights = sum(item.payload_bytes for item in held if item.region is Region.WEIGHTS)
+        assert weights <= 1 << 23 or chain.stop - chain.first < 3
+
+
+def test_windows_of_pictures_are_not_cut():
+    tasks = compile_model(build_network("swin_tiny", 2), CompileOptions(soc=P3)).model.program.tasks
+    chains = sliced_chains(tasks, 1 << 19, {2})
+    assert chains and all(chain.samples == 2 for chain in chains)
+    many = [index for index, task in enumerate(tasks) if 2 not in task.outputs[0].desc.shape[:2]]
+    assert many and not any(chain.first <= index < chain.stop for chain in chains for index in many)
+    assert sliced_chains(tasks, 1 << 19, {128})
+
+
 def test_a_smaller_cache_takes_no_fewer_slices(program):
     most = [
-        max((chain.slices for chain in sliced_chains(program.tasks, 1 << shift)), default=1) for shift in (24, 22, 20)
+        max((chain.slices for chain in sliced_chains(program.tasks, 1 << shift, {8})), default=1)
+        for shift in (24, 22, 20)
     ]
     assert most == sorted(most)
 
@@ -56,7 +93,7 @@ def test_slices_of_a_stack_cover_it_and_weights_stay_whole(program):
         for item in (*task.inputs, *task.outputs):
             if item is None:
                 continue
-            parts = {part_of(item, 4, index) for index in range(4)}
+            parts = {Chain(0, 1, 4, 8).part_of(item, index) for index in range(4)}
             whole = (item.address, item.payload_bytes)
             assert parts == {whole} or sum(size for _, size in parts) == item.payload_bytes
 
@@ -70,7 +107,7 @@ def test_accesses_stay_within_the_operands(program):
 def test_every_slice_is_a_launch():
     made = compile_model(encoder_block(width=256), CompileOptions(soc=P3, dims={"batch": 16, "seq": 512}))
     target = load_target(P3)
-    chains = sliced_chains(made.model.program.tasks, int(target.value("memory.l2_bytes")))
+    chains = sliced_chains(made.model.program.tasks, int(target.value("memory.l2_bytes")), {16})
     rows = time_program(made.model.program, target).tasks
     assert chains
     for chain in chains:
