@@ -27,7 +27,7 @@ _HALF_MAX = 65504.0
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a block: ``int``, ``float`` (kept as float16, as the chip does), ``bool`` or ``str``, its default and
+    """A key of a block: ``int``, ``float`` (kept as float16), ``bool`` or ``str``, its default and
     range or choices."""
 
     kind: type

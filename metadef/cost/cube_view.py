@@ -144,7 +144,7 @@ class CubeView:
 
     def made_cycles(self, target: Target) -> float:
         """Cycles that a channel block of A adds to its load for what is made on the chip: zeros between pixels, or what
-        AIPP makes of pictures, which L1 takes at the rate of the path."""
+        AIPP makes of pictures. No rate of that unit is published: L1 is taken to fill at the path's."""
         if self.window is not None and self.window.spread > 1:
             return float(target.value("cube.insert_cycles"))
         block_bytes = target.c0(self.dtype) * self.element_bytes
