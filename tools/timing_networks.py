@@ -4,8 +4,8 @@
 
 Rows: fp16 by the converter's default, not tuned, not doubtful. The networks are those of ``networks``, compiled without
 weights once for each batch; where a row states larger pictures than the network takes, AIPP is taken to cut out their
-middle and normalise it. That is inferred: the accuracies beside those times are those of the cut, but nothing says where
-it is made, and the rows call their input RGB_FP32. It decides much: with floats of the network's own size the roofline
+middle and normalise it. That is inferred: the accuracies beside those times are those of the cut; where it is made they
+do not say, and the rows call their input RGB_FP32. It decides much: with floats of the network's own size the roofline
 of ResNet-18 is far nearer. The roofline takes every task at the larger of its products at the cube's peak and its
 operands at the memory's nominal rate: nothing of it is fitted.
 """
