@@ -388,6 +388,29 @@ def sigmoid(k: Kernel, x: Val) -> Stages:
 
 
 @Staged
+def silu(k: Kernel, x: Val) -> Stages:
+    """x * sigmoid(x)."""
+    return (yield from _times(x, sigmoid.stages(k, x)))
+
+
+@Staged
+def gelu_tanh(k: Kernel, x: Val) -> Stages:
+    """x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x**3))), by the sigmoid of twice the argument."""
+    return (yield from _times(x, sigmoid.stages(k, x * k.fma(x * x, 0.07135481282, 1.595769121605731))))
+
+
+def _times(x: Val, stages: Stages) -> Stages:
+    """x times the result of stages, alive across their cuts."""
+    values = next(stages)
+    while True:
+        *before, x = yield *values, x
+        try:
+            values = stages.send(tuple(before))
+        except StopIteration as end:
+            return x * end.value
+
+
+@Staged
 def tanh(k: Kernel, x: Val) -> Stages:
     """Hyperbolic tangent: d / (d + 2) with d = e**(2|x|) - 1."""
     size = absolute(k, x)

@@ -5,7 +5,8 @@
 CPU time of the calling thread, contenders interleaved in one run, medians (minima) of the rounds. `ratio` is peer time
 / our time: above 1 we are faster; `torch` is that of the fastest of its layouts. The share is our median against the
 peak at the register width in use, timed in the same rounds; `bandwidth` is against the faster of NumPy's copy and our
-own, which goes past the caches. Ours is fp16 at rest, the peers fp32. Every line ends in its bounds and `ok` or `MISS`.
+own, which goes past the caches. Ours is fp16 at rest but where a line says f32, the peers fp32. Every line ends in its
+bounds and `ok` or `MISS`.
 --json prints one object with load average, peaks and all rows (times in us), and nothing else.
 """
 

@@ -121,7 +121,7 @@ def test_results_in_half_err_little_more_than_their_rounding(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
-@pytest.mark.parametrize("name", [*HALVES, "silu"])
+@pytest.mark.parametrize("name", [*HALVES, "silu", "gelu_tanh", "softplus"])
 def test_results_do_not_depend_on_where_a_block_lies(name: str, dtype: str) -> None:
     """Long runs hand values on from block to block; the last blocks, short runs and results in place do not."""
     x = np.random.default_rng(5).standard_normal(16 * 37 + 5).astype({"f16": np.float16, "f32": np.float32}[dtype])
