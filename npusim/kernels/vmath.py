@@ -423,7 +423,7 @@ def expm1(k: Kernel, x: Val) -> Val:
     """e**x - 1, near zero without the difference that would cancel."""
     half = k.select(x > 2.0, 2.0, x) * 0.5
     near = _less_1(k, *_half_reduced(k, k.select(half < -1.0, -1.0, half)))
-    return k.select(absolute(k, x) < 2.0, near, exp(k, x) - 1.0)
+    return k.select(x.eq(0.0), x, k.select(absolute(k, x) < 2.0, near, exp(k, x) - 1.0))
 
 
 def _half_reduced(k: Kernel, a: Val) -> tuple[Val, Val]:

@@ -69,6 +69,16 @@ def test_error(name: str) -> None:
         check_ulp(apply(f"{name}(x0)", x), function(x.astype(np.float64)), limit, x)
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf", "expm1", "log1p", "gelu", "gelu_tanh", "silu", "sqrt", "trunc", "neg"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_zeros_keep_their_sign(name: str, dtype: type) -> None:
+    x = np.array([0.0, -0.0] * 200, dtype)
+    out = np.ones_like(x)
+    views = [View.dense(address(t), "f16" if dtype is np.float16 else "f32", t.shape) for t in (x, out)]
+    run(elementwise(f"{name}(x0)", views[:1], views[1], x.shape))
+    assert not out.any() and np.array_equal(np.signbit(out), np.signbit(x) ^ (name == "neg"))
+
+
 def test_gelu() -> None:
     x = np.concatenate([np.random.default_rng(1).uniform(-13, 13, 50000).astype(np.float32), [0.0, np.inf, np.nan]])
     x = x.astype(np.float32)
