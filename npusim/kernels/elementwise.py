@@ -187,8 +187,9 @@ def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str, past_caches: b
         flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression)
         _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
     with k.main() as (desc, part, _ctx):
-        # What registers cannot hold should lie across no cache line.
-        k.b.function.attributes.alignstack = _LINE
+        if expressions.is_staged(expression, dtypes[-1]):
+            # What registers cannot hold should lie across no cache line.
+            k.b.function.attributes.alignstack = _LINE
         flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression, spare=False)
         steps = [k.const(LANES * SIZE[dtype]) for dtype in dtypes]
         _emit_blocks(k, flag, count >> 4, steps, operands, expression, scalars, past_caches)
