@@ -24,7 +24,7 @@ from npusim.kernels.conv_fill import FIELDS
 from npusim.kernels.desc import Call, call
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.ir import SIZE
-from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
+from npusim.kernels.winograd_shape import PackedWinograd, bands_of, pack_winograd
 
 __all__ = ["PackedWinograd", "pack_winograd", "winograd2d"]
 
@@ -52,7 +52,7 @@ def winograd2d(
         raise ValueError(
             f"Winograd's algorithm serves 3x3 windows of stride and dilation 1 without groups, not {shape}"
         )
-    rule, bands = epilogue or Epilogue(), Bands(shape, packed.m, packed.dtype)
+    rule, bands = epilogue or Epilogue(), bands_of(shape, packed.m, packed.dtype)
     columns, rows = bands.columns, bands.band_rows
     strides = lane_strides(shape.c0_out, shape.out_hw[0] * shape.out_hw[1], SIZE[dtypes[1]])
     own, where = bands.own_fields(shape, strides[2])

@@ -6,6 +6,7 @@ Scratch of a part: pixels of one channel group (fp32, zero padded), V `[plane][g
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +55,12 @@ def pack_winograd(planes: np.ndarray, m: int, bias: np.ndarray | None = None) ->
     return PackedWinograd(
         pack_panels(taps, vectors), element_name(planes.dtype), padded_bias(bias, outputs), vectors, m
     )
+
+
+@functools.lru_cache(maxsize=256)
+def bands_of(shape: Conv2D, m: int, filter_dtype: str = "f32") -> Bands:
+    """The bands of a shape, of which networks have several layers."""
+    return Bands(shape, m, filter_dtype)
 
 
 class Bands:

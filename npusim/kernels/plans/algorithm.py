@@ -20,7 +20,7 @@ from npusim.kernels.conv_pack import NARROW_LIMIT
 from npusim.kernels.cpu import host
 from npusim.kernels.plans.fourier import best_edge
 from npusim.kernels.plans.site import FFT, PlanOptions
-from npusim.kernels.winograd_shape import Bands, PackedWinograd, pack_winograd
+from npusim.kernels.winograd_shape import PackedWinograd, bands_of, pack_winograd
 
 # Measured on AVX2 and AVX-512 machines: share of the multiply-add peak in the direct loop.
 _DIRECT_SHARE = 0.85
@@ -38,7 +38,7 @@ def host_algorithm(shape: Conv2D, options: PlanOptions) -> str:
     fast = options.numerics == "fast"
     cycles = {"direct": _direct_cycles(shape) / _LEAST_GAIN}
     if _possible(shape):
-        cycles |= {name: Bands(shape, m).cycles for name, m in ALGORITHMS.items() if m == 2 or fast}
+        cycles |= {name: bands_of(shape, m).cycles for name, m in ALGORITHMS.items() if m == 2 or fast}
     if fast:
         edge, of_edge = best_edge(shape)
         cycles[f"{FFT}{edge}"] = of_edge * _SPECTRA_MARGIN
