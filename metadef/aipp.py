@@ -23,6 +23,8 @@ BLOCK = "aipp_op"
 _MOST_PIXELS = 4096
 _MOST_PADDING = 32
 _HALF_MAX = 65504.0
+_MOST_BYTES = 256 << 10
+"""Of a file: a block of every key takes about one thousand."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,12 @@ def read_insert_op_conf(path: str | Path) -> tuple[AippOp, ...]:
         UsageError: the file cannot be read (E10410), or what is wrong in it by line (E10052), all at once.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open("rb") as stream:
+            content = stream.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        text = content.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot read AIPP configuration '{path}'", code="E10410", got=str(error)) from None
     return parse_insert_op_conf(text, str(path))
 

@@ -27,7 +27,7 @@ def read_fusion_switch(path: str | Path, passes: Iterable[Pass], optimization_sw
         UsageError: the file cannot be read, or lines that are neither ``name:on`` nor ``name:off``, all at once.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read fusion switch file '{path}'", code="E10410", got=str(error)) from None
     return parse_fusion_switch(text, passes, optimization_switch)

@@ -47,7 +47,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         )
     if not Path(output).absolute().parent.is_dir():
         raise UsageError(f"cannot write '{output}': its folder does not exist", hint="make it first, or mend the path")
-    spare_source(model, output)
+    spare_source(output, model, options.get("insert_op_conf"), options.get("switch_file"))
     dumper = _Dumper(Path(dump)) if dump else None
     with progress() as stage:
         compilation = compile_model(

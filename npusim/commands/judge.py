@@ -128,7 +128,7 @@ def check(
     from npusim.check import check as compare_with
 
     if update:
-        spare_source(model, golden)
+        spare_source(golden, model, options.get("switch_file"), *(given.partition("=")[2] for given in inputs))
     stored = None if update else read_golden(golden)
     session, feeds = open_model(model, inputs, seed, options)
     now = make_golden(session, feeds)

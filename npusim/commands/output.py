@@ -39,14 +39,15 @@ def console_of(width: int = 200) -> Any:
     return Console(soft_wrap=not terminal, width=None if terminal else width)
 
 
-def spare_source(model: str, output: str) -> None:
-    """Refuse to write over the model that is read.
+def spare_source(output: str, model: str, *others: str | None) -> None:
+    """Refuse to write over the model, or over ``others`` that are read: configurations and feeds.
 
     Raises:
-        UsageError: ``output`` is the file of ``model``, by whatever path.
+        UsageError: ``output`` is the file of one of them, by whatever path.
     """
-    if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
-        raise UsageError(f"writing '{output}' would overwrite the model itself", hint="give the result another name")
+    for path, role in ((model, "the model itself"), *((other, "a file that is read") for other in others)):
+        if path and Path(output).exists() and Path(path).exists() and Path(output).samefile(path):
+            raise UsageError(f"writing '{output}' would overwrite {role}", hint="give the result another name")
 
 
 @contextmanager

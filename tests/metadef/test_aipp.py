@@ -85,6 +85,20 @@ def test_a_missing_file(tmp_path):
         read_insert_op_conf(tmp_path / "none.cfg")
 
 
+def test_a_byte_order_mark_and_line_ends_of_windows(tmp_path):
+    path = tmp_path / "windows.cfg"
+    path.write_bytes(b"\xef\xbb\xbfaipp_op {\r\n aipp_mode: static\r\n input_format: RGB888_U8\r\n}\r\n")
+    (block,) = read_insert_op_conf(path)
+    assert block == AippOp.of(aipp_mode="static", input_format="RGB888_U8")
+
+
+def test_a_file_that_is_no_configuration_by_its_size(tmp_path):
+    path = tmp_path / "large.cfg"
+    path.write_text("# a remark\n" * 30000)
+    with pytest.raises(UsageError, match=r"E10410.*cannot read AIPP configuration.*\n.*more than 262,144 bytes"):
+        read_insert_op_conf(path)
+
+
 def test_sizes_come_from_the_model_where_the_file_states_none():
     block = AippOp.of(aipp_mode="static", input_format="RGB888_U8")
     assert block.images_shape((2, 3, 20, 30)) == (2, 20, 30, 3)

@@ -20,6 +20,8 @@ def test_plain_lines(tmp_path):
     path = tmp_path / "fusion_switch.cfg"
     path.write_text("ConvBatchnormFusionPass:off\n# a comment\nTbeEltwiseFusionPass : on\nOnlyGeHasThis:OFF\n\n")
     assert read_fusion_switch(path, PIPELINE) == {"ConvBatchnormFusionPass", "OnlyGeHasThis"}
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_fusion_switch(path, PIPELINE) == {"ConvBatchnormFusionPass", "OnlyGeHasThis"}
 
 
 def test_json_with_all_overruled_by_single_passes():

@@ -167,6 +167,16 @@ def test_the_model_itself_is_never_written_over(call: Call, tmp_path: Path):
     assert model.read_bytes() == before
 
 
+def test_files_that_steer_and_feed_are_never_written_over(call: Call, tmp_path: Path):
+    model = small_model(tmp_path / "small.onnx")
+    compiling = ("compile", model, "--insert-op-conf", "aipp.cfg", "--fusion-switch-file", "switch.cfg", "-o")
+    checking = ("check", model, "--input", "x=x.npy", "--update", "--golden")
+    for words, name in ((compiling, "aipp.cfg"), (compiling, "switch.cfg"), (checking, "x.npy")):
+        Path(name).write_text("kept")
+        refused(call(*words, name), "overwrite a file that is read")
+        assert Path(name).read_text() == "kept"
+
+
 def test_full_disk_leaves_the_earlier_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = small_model(tmp_path / "small.onnx")
     assert call("check", model, "--golden", "g.json", "--update").code == 0
