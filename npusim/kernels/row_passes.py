@@ -336,8 +336,8 @@ class Norm:
 
     ahead = ("", "target", "source")
 
-    def __init__(self, k: Kernel, source: str, parameters: str, kind: str) -> None:
-        self.k, self.source, self.dtype, self.rms = k, source, parameters, kind == "rms"
+    def __init__(self, k: Kernel, parameters: str, kind: str) -> None:
+        self.k, self.dtype, self.rms = k, parameters, kind == "rms"
 
     def _length(self, work: Work) -> Val:
         return self.k.splat(self.k.convert(work.count, "sitofp", F32))
@@ -359,11 +359,8 @@ class Norm:
         k = self.k
         epsilon = k.splat(k.float_field(work.desc, EPSILON))
         scale = 1.0 / vmath.sqrt(k, total / self._length(work) + epsilon)
-        if self.source != "f16":
-            return lambda x: (x - settled) * scale
-        # What the rounding of the shift adds is far below the unit of f16 elements.
-        shift = settled * -scale
-        return lambda x: k.fma(x, scale, shift)
+        # Not one fma by `-settled * scale`: that shift, and its rounding, are huge where the spread is small.
+        return lambda x: (x - settled) * scale
 
     def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
         k, dtype, normalised = self.k, self.dtype, self._normalised(work, settled, total)

@@ -156,7 +156,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit a `softmax` or `layernorm` kernel."""
     source, target, *rest = parameters.split(":")
     turns, past_caches = f":{rest[-1]}" == _TURNS, f":{rest[-1]}" == _STREAM
-    operator: Operator = Norm(k, source, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
+    operator: Operator = Norm(k, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
     if turns:
         _emit_turns(k, operator, (source, target))
         return

@@ -102,6 +102,28 @@ def test_layer_norm(dtype: str, rms: bool, rng: np.random.Generator) -> None:
             assert_rounded(got, Exact(exact, size + np.abs(0 if b is None else b), 80 + n // 8))
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_layer_norm_of_rows_with_hardly_any_spread(dtype: str) -> None:
+    """A level far above the deviations costs nothing: what is left of a row of one value is beta."""
+    for n, level in ((1, 300.25), (64, 2000.0), (768, 60000.0)):
+        x = np.full((3, n), level, np.float32).astype(DTYPES[dtype])
+        x[2, 0] = DTYPES[dtype](level * 1.01)
+        gamma, beta = (np.full(n, value, DTYPES[dtype]) for value in (1, 0.5))
+        got = run_both(
+            lambda t, x=x, g=gamma, b=beta: layer_norm(
+                *RowShape.axis(x.shape, 1, (address(x), dtype), (address(t), dtype)),
+                address(g),
+                address(b),
+                dtype,
+                1e-5,
+            ),
+            np.zeros(x.shape, DTYPES[dtype]),
+        )
+        assert (got[:2].astype(np.float32) == 0.5).all()
+        exact = twins.layer_norm(x, gamma, beta, 1e-5, False)
+        np.testing.assert_allclose(got[2].astype(np.float64), exact[2], rtol=0.01, atol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["softmax", "log", "layer", "rms"])
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
 def test_results_past_the_caches_have_the_bits_of_others(
