@@ -314,7 +314,12 @@ def half_gelu(k: Kernel, x: Val) -> Stages:
     above = size * polynomial(k, size, _HALF_GELU[0])
     under = polynomial(k, size, _HALF_GELU[1])
     above, under, x = yield above * (polynomial(k, f, _HALF_EXP2) * n), under, x
-    return k.select(x < 0.0, 0.0, x) - above / under
+    return _kept(k, x) - above / under
+
+
+def _kept(k: Kernel, x: Val) -> Val:
+    """x where gelu leaves it, zero below; a product with zero, for minus infinity times zero is no number."""
+    return k.select(x < 0.0, x * 0.0, x)
 
 
 def _half_parts(k: Kernel, x: Val, sign: int, positive: bool = True) -> tuple[Val, Val]:
@@ -463,7 +468,7 @@ def gelu(k: Kernel, x: Val) -> Stages:
     square = size * size
     error = k.fma(size, size, -square) if k.cpu.fma else _like(k, x, 0.0)
     tail = _exp_sum(k, square * -0.5, k.fma(error, -0.5, exponent), lift=32)
-    return k.fma(size * t * tail, -(2.0**-33), k.select(x < 0.0, 0.0, x))
+    return k.fma(size * t * tail, -(2.0**-33), _kept(k, x))
 
 
 def power(k: Kernel, x: Val, y: Val) -> Val:
