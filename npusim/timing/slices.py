@@ -76,8 +76,9 @@ def sliced_chains(tasks: Sequence[Task], l2_bytes: int, batches: Collection[int]
     inputs."""
     found = []
     first = 0
+    barren = dict.fromkeys(_KINDS, 0)
     while first < len(tasks):
-        stop, samples = _chain_at(tasks, first, l2_bytes)
+        stop, samples = _chain_at(tasks, first, l2_bytes, barren)
         if samples in batches:
             chain = _cut(tasks, Chain(first, stop, 1, samples), l2_bytes)
             found += [chain] if chain.slices > 1 else []
@@ -85,26 +86,35 @@ def sliced_chains(tasks: Sequence[Task], l2_bytes: int, batches: Collection[int]
     return found
 
 
-def _chain_at(tasks: Sequence[Task], first: int, l2_bytes: int) -> tuple[int, int]:
-    """End of the chain that starts at a task, and the samples that all of it works on; the task itself if none does."""
+def _chain_at(tasks: Sequence[Task], first: int, l2_bytes: int, barren: dict[_Kind, int]) -> tuple[int, int]:
+    """End of the chain that starts at a task, and the samples that all of it works on; the task itself if none does.
+
+    A run that is no chain holds none further on either, but where its weights ended it: up to which task a kind is
+    known to have none stands in ``barren``, so that every task is looked at once.
+    """
     for kind in _KINDS:
-        stop, batch = _run_of(kind, tasks, first, l2_bytes)
+        if first < barren[kind]:
+            continue
+        stop, samples, full = _run_of(kind, tasks, first, l2_bytes)
         if stop - first >= kind.fewest and any(task.kernel.op_type == kind.core for task in tasks[first:stop]):
-            return stop, batch
+            return stop, samples
+        barren[kind] = first + 1 if full else stop
     return first, 0
 
 
-def _run_of(kind: _Kind, tasks: Sequence[Task], first: int, l2_bytes: int) -> tuple[int, int]:
-    """End of the run of one kind's tasks, and its samples."""
+def _run_of(kind: _Kind, tasks: Sequence[Task], first: int, l2_bytes: int) -> tuple[int, int, bool]:
+    """End of the run of one kind's tasks, its samples, and whether weights ended it."""
     samples, stop, weights = 0, first, 0
     while stop < len(tasks) and _may_hold(kind, tasks[stop]):
         task = tasks[stop]
         weights += sum(item.payload_bytes for item in task.inputs if item is not None and _is_weight(item))
         own = _samples_of(task, samples)
-        if not own or own != (samples or own) or (kind.ends_with_weights and samples and weights > l2_bytes):
+        if not own or own != (samples or own):
             break
+        if kind.ends_with_weights and samples and weights > l2_bytes:
+            return stop, samples, True
         samples, stop = own, stop + 1
-    return stop, samples
+    return stop, samples, False
 
 
 def _may_hold(kind: _Kind, task: Task) -> bool:

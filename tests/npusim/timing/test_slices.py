@@ -7,7 +7,7 @@ from metadef.compiler import CompileOptions, compile_model
 from metadef.program import Region
 from metadef.target import load_target
 from networks import build_network
-from npusim.timing import time_program
+from npusim.timing import slices, time_program
 from npusim.timing.program import l2_accesses
 from npusim.timing.slices import Chain, sliced_chains
 
@@ -18,6 +18,15 @@ P3 = "Ascend310P3"
 def program():
     made = compile_model(encoder_block(), CompileOptions(soc=P3, dims={"batch": 8, "seq": 256}))
     return made.model.program
+
+
+def test_every_task_is_looked_at_a_bounded_number_of_times(program, monkeypatch):
+    looked = []
+    whole = slices._may_hold
+    monkeypatch.setattr(slices, "_may_hold", lambda kind, task: looked.append(task) or whole(kind, task))
+    norms = [task for task in program.tasks if task.kernel.op_type == "LayerNorm"] * 200
+    assert sliced_chains(norms, 1 << 20, {8}) == []
+    assert len(looked) <= 4 * len(norms)
 
 
 def test_what_fits_l2_is_not_cut(program):
