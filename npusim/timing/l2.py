@@ -46,8 +46,8 @@ class L2:
     def touch(
         self, reads: Sequence[tuple[int, int]], writes: Sequence[tuple[int, int]], last: Sequence[bool] = ()
     ) -> Access:
-        """One task: (address, bytes) of its inputs and outputs. Inputs marked ``last`` are read for the last time under
-        a compiler that says so to the cache: they make room at once, and are never written back."""
+        """One task: (address, bytes) of its inputs and outputs. Inputs marked ``last`` make room at once and are never
+        written back."""
         hits = tuple(round(self._hit(address, size)) for address, size in reads)
         ended = {span for span, over in zip(reads, last) if over}
         for address, size in ended:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from metadef.ops.geometry import PictureGeometry
 from metadef.program import Program, Region, Task
 from metadef.target import Target
 from npusim.profile import Profile, TaskProfile
@@ -31,7 +33,7 @@ def time_program(
         ContractError: a task carries no tile. TargetError: the chip lacks what a kernel uses.
     """
     by_id = {task.id: task for task in program.tasks}
-    tasks = list(program.tasks) if trace is None else [by_id[task_id] for task_id in trace]
+    tasks = [_as_read(by_id[task_id]) for task_id in (by_id if trace is None else trace)]
     accesses = l2_accesses(program, tasks, target, steady=steady)
     clocks: dict[int, int] = {}
     recorded: dict[int, int] = {}
@@ -51,11 +53,19 @@ def time_program(
     return Profile(program.name, target.soc, target.clock_mhz, tuple(rows))
 
 
+def _as_read(task: Task) -> Task:
+    """The task with as many bytes of its pictures as lie under AIPP's cut: the others never leave memory."""
+    images = task.inputs[0] if "input_format" in task.kernel.attrs else None
+    if images is None:
+        return task
+    g = PictureGeometry.of(task.kernel)
+    return replace(task, inputs=(replace(images, payload_bytes=g.n * g.cut_bytes), *task.inputs[1:]))
+
+
 def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, steady: bool = True) -> list[Access]:
     """Hits and write-backs of every task."""
     tasks = list(tasks)
     cache = L2(int(target.value("memory.l2_bytes")))
-    managed = "memory.l2_last_read" in target.constants and target.value("memory.l2_last_read")
     last = last_reads(tasks)
     sliced = "memory.l2_batch_slices" in target.constants and target.value("memory.l2_batch_slices")
     batches = {shape[0] for shape in (binding.operand.desc.shape for binding in program.inputs) if shape}
@@ -67,9 +77,9 @@ def l2_accesses(program: Program, tasks: Iterable[Task], target: Target, *, stea
         accesses = []
         for chain in _rounds(len(tasks), cut):
             held, flags = tasks[chain.first : chain.stop], last[chain.first : chain.stop]
-            flags = flags if managed else _used_up(held, flags, chain.slices)
+            ended = _used_up(held, flags, chain.slices)
             rounds = [
-                [_touch(cache, task, ended, chain, index) for task, ended in zip(held, flags)]
+                [_touch(cache, task, over, chain, index) for task, over in zip(held, ended)]
                 for index in range(chain.slices)
             ]
             accesses += [_joined(task, chain, parts) for task, parts in zip(held, zip(*rounds))]
