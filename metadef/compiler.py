@@ -117,11 +117,17 @@ def load_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions
 
 
 def legal_graph(source: str | Path | bytes | Graph | Any, options: CompileOptions) -> tuple[Graph, Target]:
-    """The model in the Ascend dialect before any pass, and its chip. Errors as in :func:`compile_model`."""
+    """The model in the Ascend dialect before any pass, and its chip; with AIPP where the options want it, which makes
+    another model. Errors as in :func:`compile_model`."""
     from metadef.legalize import legalize
+    from metadef.passes import PassOptions, find_pass
+    from metadef.rewrite import run_passes
 
     target = load_target(options.soc)
-    return legalize(load_graph(source, options), target), target
+    graph = legalize(load_graph(source, options), target)
+    if options.aipp:
+        run_passes((find_pass("InsertAipp"),), graph, target, PassOptions(aipp=options.aipp))
+    return graph, target
 
 
 @dataclass

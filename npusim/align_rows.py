@@ -102,7 +102,9 @@ def _is_rows(desc: TensorDesc) -> bool:
 
 
 def _longest_row(kernel: Kernel) -> int:
-    """Bytes of the longest row among the plain operands; 0 if there is none."""
+    """Bytes of the longest row among the plain operands; 0 if there is none, or AIPP reads it pixel by pixel."""
+    if "input_format" in kernel.attrs:
+        return 0
     operands = (desc for desc in (*kernel.inputs, *kernel.outputs) if desc is not None)
     return max((desc.shape[-1] * desc.dtype.bytes for desc in operands if _is_rows(desc)), default=0)
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from npusim.difference import Difference, difference
 from npusim.feeds import generate_feeds
+from npusim.finite import NotFinite, not_finite
 from npusim.loaded import TaskRun
-from npusim.reference import run_onnxruntime
+from npusim.reference import picture_attrs, run_onnxruntime
 from npusim.session import InferenceSession, SessionOptions
 from npusim.twin import exact_results, slack_of, wide_values
 
@@ -53,13 +54,19 @@ class TaskError:
 
 @dataclass(frozen=True)
 class CompareReport:
-    """``outputs`` in the model's order, ``tasks`` worst first."""
+    """``outputs`` in the model's order, ``tasks`` worst first.
+
+    ``pictures`` are inputs that took pictures: onnxruntime was fed with what AIPP's arithmetic makes of them.
+    ``not_finite`` is about outputs of ours that are no numbers (None: all are).
+    """
 
     model: str
     soc: str
     precision: str
     outputs: tuple[OutputError, ...]
     tasks: tuple[TaskError, ...]
+    pictures: tuple[str, ...] = ()
+    not_finite: NotFinite | None = None
 
     def misses(self, limit: float, cosine_limit: float) -> list[str]:
         """A line for every output and task that is outside: ``limit`` (relative L2) times the task's slack, and cosine.
@@ -95,6 +102,9 @@ def compare_model(
 ) -> CompareReport:
     """Run a model on the simulated chip and in onnxruntime, and compare.
 
+    onnxruntime knows no AIPP: where it is compiled in, it gets the images that AIPP's documented arithmetic makes of
+    the pictures (the operator's NumPy reference, not rounded to float16), so that all rounding of the chip counts.
+
     Args:
         source: path or bytes of an ONNX model, or a ModelProto. An ``.om`` file is compared layer by layer only.
         feeds: inputs by name; seeded random ones when None.
@@ -107,18 +117,20 @@ def compare_model(
     session = InferenceSession(source, options)
     feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
-    reference = None if compiled_only else run_onnxruntime(source, feeds)
-    outputs: tuple[OutputError, ...] = ()
-    if reference is not None:
-        names = [item.name for item in session.get_outputs()]
-        ours = session.run(names, feeds)
-        outputs = tuple(
-            OutputError(**asdict(difference(array, reference[name])), name=name)
-            for name, array in zip(names, ours, strict=True)
-        )
-    tasks = compare_layers(session, feeds, reference or {}) if layers else ()
-    program = session.program
-    return CompareReport(session.model.name, session.model.soc, program.precision, outputs, tasks)
+    pictures = picture_attrs(session.model.graph)
+    reference = {} if compiled_only else run_onnxruntime(source, feeds, pictures)
+    names = [item.name for item in session.get_outputs()]
+    ours = dict(zip(names, session.run(names, feeds), strict=True))
+    outputs = tuple(
+        OutputError(**asdict(difference(array, reference[name])), name=name)
+        for name, array in ours.items()
+        if name in reference
+    )
+    broken = not_finite(session, feeds, ours)
+    tasks = compare_layers(session, feeds, reference) if layers else ()
+    model, precision = session.model, session.program.precision
+    fed = () if compiled_only else tuple(pictures)
+    return CompareReport(model.name, model.soc, precision, outputs, tasks, fed, broken)
 
 
 def compare_layers(
@@ -176,6 +188,10 @@ def print_comparison(report: CompareReport, console: Any, *, top: int = 10) -> N
         outputs.add_row(item.name, f"{item.rel_l2:.2e}", f"{item.max_abs:.2e}", f"{item.cosine:.7f}", same)
     if report.outputs:
         console.print(outputs)
+        if report.pictures:
+            named = ", ".join(f"'{name}'" for name in report.pictures)
+            console.print(f"onnxruntime has no AIPP: {named} was fed to it as AIPP's arithmetic (NumPy, not rounded to "
+                          "float16) makes it of the pictures", highlight=False)  # fmt: skip
     else:
         console.print(f"{head}: outputs not compared with onnxruntime, which needs the .onnx file", highlight=False)
     shown = report.tasks[:top]

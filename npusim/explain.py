@@ -1,7 +1,7 @@
 """Why is this node the way it is: from the source model through every pass to its task, address, cycles and advice.
 
-A :class:`History` listens to the compiler and keeps, for every source node, each form it took. :func:`explain_node`
-joins that with the pass report, the memory plan and the profile; :func:`explain_network` sums up the whole.
+A :class:`History` listens to the compiler and keeps, for every source node, each form it took. An :class:`Explainer`
+joins that with the pass report, the memory plan and the profile, for one node or for the whole network.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from npusim.task_facts import TaskFacts, task_facts
 
 
 class History:
-    """Every form that every source node took; pass it to a session as ``on_stage``."""
+    """Every form that every source node took; pass it to a session as ``on_stage``.
+
+    ``aipp`` has the name of the AIPP behind every input that takes pictures.
+    """
 
     def __init__(self) -> None:
         self.forms: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
         self.names: dict[str, set[str]] = {}
-        self.views: dict[str, str] = {}
+        self.aipp: dict[str, str] = {}
 
     def __call__(self, stage: str, value: Any) -> None:
         if not isinstance(value, Graph):
@@ -36,6 +39,9 @@ class History:
             for origin in node.origins or (node.name,):
                 present.setdefault(origin, []).append(_form(node))
                 self.names.setdefault(origin, set()).add(node.name)
+        self.aipp.update(
+            {item.name: node.name for item in value.inputs for node in item.users if node.op_type == "Aipp"}
+        )
         for origin in {**self.forms, **present}:
             form = tuple(present.get(origin, ()))
             past = self.forms.setdefault(origin, [])
@@ -85,7 +91,9 @@ class Explainer:
         self.rows = self.session.task_rows()
 
     def node(self, name: str) -> Explanation:
-        """Explain a source node, a task, or the task that makes a tensor, by name.
+        """Explain a source node, a task, the task that makes a tensor, or the first that reads an input, by name.
+
+        An input that takes pictures for AIPP stands for the AIPP behind it.
 
         Raises:
             UsageError: nothing has that name, with near misses.
@@ -160,13 +168,15 @@ class Explainer:
         tasks = self.session.program.tasks
         by_name = [task for task in tasks if task.name == name]
         by_result = [task for task in tasks if any(item.name == name for item in task.outputs)]
+        if found := self._aipp(name):
+            return found
         for origin in (name, *self._producers(name)):
             by_origin = [task for task in tasks if origin in task.origins]
             if by_origin or origin in self.history.forms:
                 return origin, by_origin or [task for task in tasks if task.name == origin]
-        if by_name or by_result:
-            found = by_name or by_result
-            return found[0].name, found
+        by_input = [task for task in tasks if any(item is not None and item.name == name for item in task.inputs)][:1]
+        if named := by_name or by_result or by_input:
+            return named[0].name, named
         known = [*self.history.forms, *(task.name for task in tasks)]
         raise UsageError(f"there is no node or task '{name}'", hint=suggest(name, dict.fromkeys(known)))
 
@@ -176,6 +186,15 @@ class Explainer:
             if any(item.name == tensor for item in node.outputs):
                 return list(node.origins[-1:] or (node.name,))
         return []
+
+    def _aipp(self, name: str) -> tuple[str, list[Task]] | None:
+        """The AIPP of that name, or of the input of that name, and the task that carries it out, alone or fused."""
+        for item in self.session.program.inputs:
+            origin = self.history.aipp.get(item.name)
+            if origin is not None and name in (item.name, origin):
+                tasks = self.session.program.tasks
+                return origin, [task for task in tasks if task.inputs and task.inputs[0] == item.operand]
+        return None
 
     def _view(self, origin: str) -> str:
         nodes = [node for node in self.made.graph.nodes if origin in (*node.origins, node.name)]

@@ -9,10 +9,27 @@ from typing import Any
 import numpy as np
 
 from metadef.error import UsageError
+from metadef.graph import Graph
+from metadef.op import Attrs, FormatRule
+from metadef.ops.aipp import picture_reference
 
 
-def run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def picture_attrs(graph: Graph) -> dict[str, Attrs]:
+    """Attributes of AIPP, by the name of the input that takes pictures for it, in a compiled graph."""
+    found: dict[str, Attrs] = {}
+    for tensor in graph.inputs:
+        for reader, _ in tensor.uses:
+            if reader.opdef is not None and reader.opdef.formats is FormatRule.PICTURE:
+                found[tensor.name] = reader.attrs
+    return found
+
+
+def run_onnxruntime(
+    source: Any, feeds: Mapping[str, np.ndarray], pictures: Mapping[str, Attrs] | None = None
+) -> dict[str, np.ndarray]:
     """All values of the model's main graph, and its outputs, by name; bfloat16 is computed in float32.
+
+    Inputs in ``pictures`` are fed with what AIPP of these attributes makes of the pictures, in the model's own type.
 
     Raises:
         UsageError: onnxruntime is not installed.
@@ -33,6 +50,11 @@ def run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, n
         model = onnx.load(str(source))
     elif isinstance(source, bytes):
         model = onnx.load_from_string(source)
+    feeds = dict(feeds)
+    for item in model.graph.input:
+        if pictures and item.name in pictures:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+            feeds[item.name] = picture_reference([feeds[item.name]], pictures[item.name]).astype(dtype)
     names = [item.name for item in model.graph.output]
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
@@ -47,7 +69,7 @@ def run_onnxruntime(source: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, n
         extended = without_bfloat(extended)
         feeds = {name: _widened(np.asarray(value)) for name, value in feeds.items()}
     runner = exact_session(extended.SerializeToString())
-    return dict(zip(names, runner.run(names, dict(feeds)), strict=True))
+    return dict(zip(names, runner.run(names, feeds), strict=True))
 
 
 def exact_session(model: bytes | str, threads: int = 0) -> Any:

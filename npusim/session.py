@@ -94,7 +94,8 @@ class SessionOptions:
             )
         if self.elastic and self.aipp:
             hint = "leave one of the two out, or give dynamic_batch_size the batches that come"
-            raise UsageError("shapes of pictures say no shape of the model: elastic does not go with AIPP", hint=hint)
+            text = "elastic does not go with AIPP: pictures are of one size, which says no other shape of the model"
+            raise UsageError(text, hint=hint)
         return CompileOptions(
             soc=self.soc or CompileOptions.soc,
             precision=self.precision or CompileOptions.precision,

@@ -10,20 +10,19 @@ import click
 
 from metadef.error import UsageError
 from npusim.commands.options import (
-    aipp_option,
     gear_options,
     json_option,
     memory_options,
     model_options,
+    read_files,
     session_options,
 )
-from npusim.commands.output import console_of, print_json, progress, spare_source, with_notes
+from npusim.commands.output import console_of, print_json, progress, spare_sources, with_notes
 
 
 @click.command("compile")
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
-@aipp_option
 @gear_options
 @memory_options
 @click.option(
@@ -47,7 +46,7 @@ def compile_command(model: str, output: str, dump: str | None, as_json: bool, th
         )
     if not Path(output).absolute().parent.is_dir():
         raise UsageError(f"cannot write '{output}': its folder does not exist", hint="make it first, or mend the path")
-    spare_source(output, model, options.get("insert_op_conf"), options.get("switch_file"))
+    spare_sources([output], model, read_files(options))
     dumper = _Dumper(Path(dump)) if dump else None
     with progress() as stage:
         compilation = compile_model(

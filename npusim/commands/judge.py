@@ -16,11 +16,12 @@ from npusim.commands.options import (
     model_options,
     open_model,
     read_feeds,
+    read_files,
     refuse_compiler_flags,
     refuse_plan_sources,
     session_options,
 )
-from npusim.commands.output import NARROW, console_of, print_json, progress, spare_source
+from npusim.commands.output import NARROW, console_of, print_json, progress, spare_sources
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +71,8 @@ def compare(
     with progress() as stage:
         stage("compare")
         report = compare_model(model, _feeds_for(model, inputs, seed, chosen), chosen)
+    if report.not_finite is not None:
+        click.echo(f"npusim: {report.not_finite.text}", err=True)
     if as_json:
         print_json(report.as_json())
     else:
@@ -128,7 +131,7 @@ def check(
     from npusim.check import check as compare_with
 
     if update:
-        spare_source(golden, model, options.get("switch_file"), *(given.partition("=")[2] for given in inputs))
+        spare_sources([golden], model, read_files(options, inputs))
     stored = None if update else read_golden(golden)
     session, feeds = open_model(model, inputs, seed, options)
     now = make_golden(session, feeds)
@@ -155,6 +158,7 @@ def check(
 @click.option("--b-soc", help="Chip of B, where it is another than A's.")
 @click.option("--b-precision", type=click.Choice(["fp16", "origin"]), help="Precision of B.")
 @click.option("--b-disable", "b_disabled", multiple=True, metavar="PASS", help="Pass to switch off for B alone.")
+@click.option("--b-insert-op-conf", type=click.Path(dir_okay=False), help="AIPP of B, where it is another than A's.")
 @json_option
 def diff(
     a: str,
@@ -162,6 +166,7 @@ def diff(
     b_soc: str | None,
     b_precision: str | None,
     b_disabled: tuple[str, ...],
+    b_insert_op_conf: str | None,
     as_json: bool,
     threads: int,
     **options: Any,
@@ -170,15 +175,17 @@ def diff(
     from npusim.contrast import contrast, print_contrast
     from npusim.session import InferenceSession
 
-    if b is None and not (b_soc or b_precision or b_disabled):
-        raise UsageError(
-            "there is nothing to compare with", expected="B, or one of --b-soc, --b-precision, --b-disable"
-        )
+    for path in (a, b or a):
+        refuse_compiler_flags(path, options)
+    if b is None and not (b_soc or b_precision or b_disabled or b_insert_op_conf):
+        expected = "B, or one of --b-soc, --b-precision, --b-disable, --b-insert-op-conf"
+        raise UsageError("there is nothing to compare with", expected=expected)
     other = {
         **options,
         "soc": b_soc or options["soc"],
         "precision": b_precision or options["precision"],
         "disabled": (*options["disabled"], *b_disabled),
+        "insert_op_conf": b_insert_op_conf or options["insert_op_conf"],
     }
     with progress() as stage:
         stage("A")
@@ -204,6 +211,9 @@ def bisect(
     """Find the compiler pass that costs MODEL its accuracy, by the operators' references (no device involved)."""
     from npusim.bisect import bisect_model, print_bisection
 
+    if model.endswith(".om"):
+        hint = "give the .onnx file that it was made from; `npusim compare` takes the .om layer by layer"
+        raise UsageError(f"'{model}' is compiled already: its passes have run", hint=hint)
     compile_options = session_options(options, threads).compile_options()
     with progress() as stage:
         stage("bisect")

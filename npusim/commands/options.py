@@ -31,6 +31,8 @@ OFFLINE_FLAGS = {
     **{name: "--" + name.replace("_", "-") for name in GEAR_OPTIONS[:3]},
 }  # fmt: skip
 """Flags that steer the compiler, by the name of their value."""
+_PLAN_FLAGS = ("stream_weights", "no_reuse_op", "no_reuse")
+"""Those of them that only concern the memory plan."""
 
 
 class Figure(click.FloatRange):
@@ -47,7 +49,21 @@ class Figure(click.FloatRange):
 
 def refuse_compiler_flags(model: str, options: dict[str, Any]) -> None:
     """Raises UsageError for flags that an offline model can no longer follow, all of them at once."""
-    given = [flag for name, flag in OFFLINE_FLAGS.items() if options.get(name)] if model.endswith(".om") else []
+    if model.endswith(".om"):
+        _refuse_flags(model, options)
+
+
+def refuse_schedule_flags(source: str, options: dict[str, Any]) -> None:
+    """Raises UsageError for flags that come too late for a case, a dump or an offline model that is to be planned: all
+    that steer the compiler up to its schedule."""
+    from metadef.plan_source import has_fixed_shapes
+
+    if has_fixed_shapes(source):
+        _refuse_flags(source, {name: value for name, value in options.items() if name not in _PLAN_FLAGS})
+
+
+def _refuse_flags(model: str, options: dict[str, Any]) -> None:
+    given = [flag for name, flag in OFFLINE_FLAGS.items() if options.get(name)]
     if given:
         raise UsageError(
             f"'{model}' is compiled already: {', '.join(given)} would have to be known to the compiler",
@@ -105,6 +121,14 @@ def model_options(function: F) -> F:
                 help="Passes to switch off: lines PassName:off, or ATC's JSON form.",
             ),
             click.option(
+                "--insert-op-conf",
+                "--insert_op_conf",
+                "insert_op_conf",
+                type=click.Path(dir_okay=False),
+                help="AIPP: a file of aipp_op blocks, whose inputs take pictures of bytes and are normalised on the "
+                "chip.",
+            ),
+            click.option(
                 "--numerics",
                 default="exact",
                 show_default=True,
@@ -117,17 +141,6 @@ def model_options(function: F) -> F:
     ):
         function = option(function)
     return function
-
-
-def aipp_option(function: F) -> F:
-    """ATC's configuration of AIPP, in both spellings."""
-    return click.option(
-        "--insert-op-conf",
-        "--insert_op_conf",
-        "insert_op_conf",
-        type=click.Path(dir_okay=False),
-        help="AIPP: a file of aipp_op blocks, whose inputs take pictures of bytes and are normalised on the chip.",
-    )(function)
 
 
 def memory_options(function: F) -> F:
@@ -291,6 +304,12 @@ def feeds_of(session: InferenceSession, inputs: tuple[str, ...], seed: int) -> d
     if given and not given.keys() <= {item.name for item in session.get_overridable_initializers()}:
         return given
     return {**generate_feeds(session.get_inputs(), seed), **given}
+
+
+def read_files(options: dict[str, Any], inputs: tuple[str, ...] = ()) -> list[str]:
+    """Paths that a command reads beside its model: configurations and NAME=FILE.npy feeds."""
+    configurations = [options[name] for name in ("switch_file", "insert_op_conf") if options.get(name)]
+    return configurations + [path for _, path in map(_pair, inputs)]
 
 
 def read_feeds(inputs: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,19 @@ def console_of(width: int = 200) -> Any:
     return Console(soft_wrap=not terminal, width=None if terminal else width)
 
 
-def spare_source(output: str, model: str, *others: str | None) -> None:
+def spare_sources(outputs: Iterable[str | Path], model: str, others: Iterable[str] = ()) -> None:
     """Refuse to write over the model, or over ``others`` that are read: configurations and feeds.
 
     Raises:
-        UsageError: ``output`` is the file of one of them, by whatever path.
+        UsageError: one of ``outputs`` is the file of one of them, by whatever path.
     """
-    for path, role in ((model, "the model itself"), *((other, "a file that is read") for other in others)):
-        if path and Path(output).exists() and Path(path).exists() and Path(output).samefile(path):
-            raise UsageError(f"writing '{output}' would overwrite {role}", hint="give the result another name")
+    sources = [(model, "the model itself"), *((other, "a file that is read") for other in others)]
+    there = [(Path(path), role) for path, role in sources if Path(path).exists()]
+    for output in outputs:
+        place = Path(output).resolve()  # folders on its way may have to be made first
+        for path, role in there if place.exists() else ():
+            if place.samefile(path):
+                raise UsageError(f"writing '{output}' would overwrite {role}", hint="give the result another place")
 
 
 @contextmanager

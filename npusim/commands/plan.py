@@ -16,9 +16,11 @@ from npusim.commands.options import (
     json_option,
     memory_options,
     model_options,
+    read_files,
+    refuse_schedule_flags,
     session_options,
 )
-from npusim.commands.output import console_of, print_json, progress
+from npusim.commands.output import console_of, print_json, progress, spare_sources
 
 if TYPE_CHECKING:
     from metadef.compiler import CompileOptions
@@ -60,8 +62,13 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
     The allocation table and its three numbers; GE's own plan beside it where a dump has one.
     """
     compile_options = session_options(options, threads).compile_options()
+    if options["out"]:
+        from npusim.report.plan_files import NAMES
+
+        spare_sources([Path(options["out"]) / name for name in NAMES], source, read_files(options))
     if options["largest_batch"] or compile_options.gears is not None:
         _require_model(source)
+    refuse_schedule_flags(source, options)
     if options["largest_batch"]:
         _largest_batch(source, compile_options, options, as_json)
         return
@@ -166,16 +173,26 @@ def _at_batch(
     """Makes the schedule of the same model with another size on the first axis of all inputs."""
 
     def make(batch: int) -> Schedule:
-        inputs = [schedule.tensors[item] for item in schedule.inputs]
-        shapes = {
-            item.name: (batch, *item.desc.origin_shape[1:]) for item in inputs if item.desc and item.desc.origin_shape
-        }
+        shapes = {name: (batch, *shape[1:]) for name, shape in _model_shapes(schedule).items() if shape}
         bound = replace(compile_options, gears=None, dims={}, shapes=shapes)
         _, made = _schedules(source, bound, options, lambda name: None)
         (smaller,) = _streamed(made, options["stream_weights"])[0].values()
         return smaller
 
     return make
+
+
+def _model_shapes(schedule: Schedule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs as the model has them: where pictures are taken, that of the images AIPP makes of them."""
+    from metadef.ops.geometry import PictureGeometry
+
+    made = {
+        step.reads[0]: PictureGeometry.of(step.kernel).out_shape
+        for step in schedule.steps
+        if step.kernel is not None and "input_format" in step.kernel.attrs
+    }
+    inputs = [schedule.tensors[item] for item in schedule.inputs]
+    return {item.name: made.get(item.id, item.desc.origin_shape) for item in inputs if item.desc is not None}
 
 
 def _planned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ import click
 
 from npusim.commands.options import (
     DEFAULT_SOC,
-    aipp_option,
     gear_options,
     input_options,
     json_option,
@@ -18,8 +18,9 @@ from npusim.commands.options import (
     model_options,
     open_model,
     padding_option,
+    read_files,
 )
-from npusim.commands.output import console_of, print_json, progress
+from npusim.commands.output import console_of, print_json, progress, spare_sources
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,6 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
-@aipp_option
 @gear_options
 @memory_options
 @padding_option
@@ -63,11 +63,18 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 @json_option
 def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json: bool, **options: Any) -> None:
     """Run MODEL (.onnx or .om): outputs, cycles and peak memory."""
+    import numpy as np
+
+    from metadef.files import atomic_write
+
     session, feeds = open_model(model, inputs, seed, options)
     names = [item.name for item in session.get_outputs()]
+    places = _places(Path(out), names) if out else []
+    spare_sources(places, model, read_files(options, inputs))
     outputs = dict(zip(names, session.run(None, feeds), strict=True))
-    saved = _save_outputs(Path(out), outputs) if out else []
-    summary = _run_summary(session, outputs)
+    for path, value in zip(places, outputs.values()):
+        atomic_write(path, partial(np.save, arr=value))
+    summary = {**_run_summary(session, outputs), **_not_finite(session, feeds, outputs)}
     if as_json:
         print_json(summary)
         return
@@ -77,7 +84,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
         console.print(
             f"output [bold]{name}[/bold] {value.dtype}{list(value.shape)}: {_glimpse(value)}", highlight=False
         )
-    for path in saved:
+    for path in places:
         console.print(f"wrote {path}")
     _print_totals(console, session)
 
@@ -85,7 +92,6 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 @click.command()
 @click.argument("model", type=click.Path(dir_okay=False))
 @model_options
-@aipp_option
 @gear_options
 @memory_options
 @padding_option
@@ -107,9 +113,10 @@ def profile(
     with progress() as stage:
         stage("reports")
         written = write_reports(Path(out), session.program, session.profile.data, session.target)
+    summary = {**_run_summary(session, outputs), **_not_finite(session, feeds, outputs)}
     if as_json:
         rows = task_rows(session.profile.data)
-        print_json({**_run_summary(session, outputs), "operators": rows, "files": [str(path) for path in written]})
+        print_json({**summary, "operators": rows, "files": [str(path) for path in written]})
         return
     console = console_of()
     _tell_feeds(console, inputs, seed)
@@ -124,19 +131,14 @@ def _tell_feeds(console: Any, inputs: tuple[str, ...], seed: int) -> None:
         console.print(f"no --input given: fed with generated values, seed {seed}")
 
 
-def _save_outputs(folder: Path, outputs: dict[str, np.ndarray]) -> list[Path]:
-    from functools import partial
-
-    import numpy as np
-
-    from metadef.files import atomic_write
-
+def _places(folder: Path, names: list[str]) -> list[Path]:
+    """A file for every output, all different."""
     paths: list[Path] = []
-    for name, value in outputs.items():
+    for name in names:
         safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
         while folder / f"{safe}.npy" in paths:
             safe += "_"
-        paths.append(atomic_write(folder / f"{safe}.npy", partial(np.save, arr=value)))
+        paths.append(folder / f"{safe}.npy")
     return paths
 
 
@@ -157,6 +159,19 @@ def _run_summary(session: InferenceSession, outputs: dict[str, np.ndarray]) -> d
         **_gear_summary(session),
         "host_tasks": [{"name": task.name, "reason": task.kernel.reason} for task in program.tasks if task.on_host],
     }
+
+
+def _not_finite(
+    session: InferenceSession, feeds: dict[str, np.ndarray], outputs: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """The key ``not_finite``, which is null where all is well; else it is told on standard error too."""
+    from npusim.finite import not_finite
+
+    found = not_finite(session, feeds, outputs)
+    if found is None:
+        return {"not_finite": None}
+    click.echo(f"npusim: {found.text}", err=True)
+    return {"not_finite": found.as_json()}
 
 
 def _gear_summary(session: InferenceSession) -> dict[str, Any]:

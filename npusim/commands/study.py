@@ -11,7 +11,6 @@ import click
 
 from metadef.error import UsageError
 from npusim.commands.options import (
-    aipp_option,
     input_options,
     json_option,
     memory_options,
@@ -126,7 +125,6 @@ def _write(study: AlignStudy, answer: dict[str, Any], folder: Path, as_json: boo
 @click.argument("model", type=click.Path(dir_okay=False))
 @click.argument("node", required=False)
 @model_options
-@aipp_option
 @memory_options
 @json_option
 def explain(model: str, node: str | None, as_json: bool, threads: int, **options: Any) -> None:

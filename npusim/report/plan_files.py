@@ -18,6 +18,9 @@ from npusim.report.lifetimes import ArenaStory, Life
 from npusim.report.pictures import arena_figure, save_figure
 from npusim.report.plans import plan_title, window_rows
 
+PLAN_JSON, ALLOCATION, WINDOWS = NAMES = ("plan.json", "allocation.csv", "windows.csv")
+"""Files that every plan is written to."""
+
 
 def write_plan_files(folder: Path, schedule: Schedule, plan: MemoryPlan) -> list[Path]:
     """plan.json, allocation.csv, windows.csv and a picture per memory pool; returns their paths.
@@ -27,9 +30,9 @@ def write_plan_files(folder: Path, schedule: Schedule, plan: MemoryPlan) -> list
     """
     names = [step.name for step in schedule.steps]
     written = [
-        write_text(folder / "plan.json", json.dumps(plan_to_json(schedule, plan), indent=1) + "\n"),
-        write_text(folder / "allocation.csv", _table_text(allocation_rows(schedule, plan))),
-        write_text(folder / "windows.csv", _table_text(window_rows(plan))),
+        write_text(folder / PLAN_JSON, json.dumps(plan_to_json(schedule, plan), indent=1) + "\n"),
+        write_text(folder / ALLOCATION, _table_text(allocation_rows(schedule, plan))),
+        write_text(folder / WINDOWS, _table_text(window_rows(plan))),
     ]
     for pool, figures in plan.pools.items():
         title = plan_title(schedule.name, pool, figures)

@@ -16,7 +16,12 @@ from metadef.aipp import AippOp
 from metadef.error import UsageError
 from metadef.model import load_om, save_om
 from npusim import InferenceSession, SessionOptions
+from npusim.align_rows import row_costs
+from npusim.bisect import bisect_model
 from npusim.cli import commands
+from npusim.compare import compare_model
+from npusim.explain import Explainer
+from npusim.reference import picture_attrs, run_onnxruntime
 
 CUT = {
     "crop": True, "src_image_size_h": 40, "src_image_size_w": 44, "load_start_pos_h": 5, "load_start_pos_w": 7,
@@ -102,6 +107,12 @@ def test_its_load_reads_the_bytes_under_the_cut():
     assert made - cut <= less < 1.5 * (made - cut)
 
 
+@pytest.mark.parametrize("off", [(), (JOINED,)])
+def test_memory_gives_the_bytes_under_the_cut_only(off):
+    first = session(block(), disabled_passes=frozenset(off)).profile.tasks[0]
+    assert first.hbm_read_bytes == 2 * 30 * 32 * 3
+
+
 def test_the_input_is_described_as_pictures():
     (x,) = session(block()).get_inputs()
     assert (x.shape, x.type) == ([2, 40, 44, 3], "tensor(uint8)")
@@ -113,6 +124,47 @@ def test_checked_runs_layers_and_explanations(rng):
     made.run(None, {"x": pictures(rng)})
     assert made.profile.cycles > 0
     assert made.compile_report.record("InsertAipp").effect_times == 1
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 1e-3), ("origin", 1e-6)])
+def test_onnxruntime_is_fed_with_what_aipp_makes(rng, precision, limit):
+    pytest.importorskip("onnxruntime")
+    options = SessionOptions(threads=1, aipp=(block(),), precision=precision)
+    report = compare_model(network(), {"x": pictures(rng)}, options)
+    assert report.within(limit, 0.99999) and report.outputs[0].rel_l2 < limit and report.pictures == ("x",)
+    # The chip rounds what AIPP makes to its type, the reference does not: so the whole error shows.
+    assert (report.outputs[0].rel_l2 > 1e-5) == (precision == "fp16")
+
+
+@pytest.mark.parametrize("off", [frozenset(), frozenset({JOINED})])
+def test_onnxruntime_gets_what_a_caller_without_aipp_feeds(rng, off):
+    pytest.importorskip("onnxruntime")
+    images, graph = pictures(rng), session(block(), disabled_passes=off).model.graph
+    by_reference = run_onnxruntime(network(), {"x": images}, picture_attrs(graph))["y"]
+    by_hand = run_onnxruntime(network(), {"x": normalised(images)})["y"]
+    np.testing.assert_allclose(by_reference, by_hand, rtol=2e-3)
+    assert not np.array_equal(by_reference, by_hand)  # by_hand is rounded as the chip rounds
+
+
+def test_passes_are_bisected_over_pictures(rng):
+    options = SessionOptions(aipp=(block(),)).compile_options()
+    found = bisect_model(network(), {"x": pictures(rng)}, options, limit=1e-2)
+    assert not found.culprit and found.after < 1e-3
+    assert bisect_model(network(), {"x": pictures(rng)}, options, limit=1e-6).culprit == "RefineRunningPrecision"
+
+
+@pytest.mark.parametrize("off", [frozenset(), frozenset({JOINED})])
+def test_an_input_of_pictures_stands_for_its_aipp(off):
+    explainer = Explainer(network(), SessionOptions(threads=1, aipp=(block(),), disabled_passes=off))
+    by_input, by_name = explainer.node("x"), explainer.node("aipp_x")
+    assert by_input == by_name and by_input.node == "aipp_x"
+    assert [facts.op_type for facts in by_input.tasks] == ["Aipp" if off else "AippConv2D"]
+    assert "takes pictures RGB888_U8" in by_input.notes[0]
+
+
+def test_rows_of_pictures_are_not_lengthened():
+    made = session(block(), disabled_passes=frozenset({JOINED}))
+    assert "Aipp" not in {cost.op_type for cost in row_costs(made.program, made.target)}
 
 
 def test_round_trip_through_an_offline_model(rng, tmp_path):
@@ -189,6 +241,32 @@ def test_commands_take_the_file(files, tmp_path, flag):
     assert run_cli("run", str(om), "--input", f"x={tmp_path / 'x.npy'}").exit_code == 0
     told = run_cli("explain", model, "aipp_x", flag, config)
     assert told.exit_code == 0 and "RGB888_U8" in told.stdout
+    golden = str(tmp_path / "golden.json")
+    for words in (
+        ("plan", model), ("bisect", model), ("align", model, "--rows"), ("diff", model, model), ("compare", model),
+        ("check", model, "--golden", golden, "--update"), ("check", model, "--golden", golden),
+    ):  # fmt: skip
+        assert run_cli(*words, flag, config, "--json").exit_code == 0, words
+
+
+def test_a_plan_that_does_not_fit_knows_smaller_batches_of_pictures(files):
+    model, config = files
+    error = run_cli("plan", model, "--insert-op-conf", config, "--capacity", "20000").exception
+    assert "a batch of 1 saves" in str(error)
+
+
+def test_what_aipp_changes_is_a_difference(files):
+    model, config = files
+    found = json.loads(run_cli("diff", model, "--b-insert-op-conf", config, "--json").stdout)
+    assert "AippConv2D+Relu" in {pair["op_b"] for pair in found["tasks"]} and not found["same"]
+
+
+def test_compare_says_what_onnxruntime_was_fed_with(files):
+    pytest.importorskip("onnxruntime")
+    model, config = files
+    told = run_cli("compare", model, "--insert-op-conf", config)
+    assert "'x' was fed to it as AIPP's arithmetic" in told.stdout
+    assert json.loads(run_cli("compare", model, "--insert-op-conf", config, "--json").stdout)["pictures"] == ["x"]
 
 
 def test_commands_tell_what_is_wrong_with_it(files, tmp_path):

@@ -175,6 +175,19 @@ def test_files_that_steer_and_feed_are_never_written_over(call: Call, tmp_path: 
         Path(name).write_text("kept")
         refused(call(*words, name), "overwrite a file that is read")
         assert Path(name).read_text() == "kept"
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for folder in (".", "./sub/..", str(tmp_path)):
+        np.save("y.npy", x)
+        refused(call("run", model, "--input", "x=y.npy", "--out", folder), "overwrite a file that is read")
+        np.testing.assert_array_equal(np.load("y.npy"), x)
+    assert not Path("sub").exists()
+
+
+def test_a_planner_case_is_never_written_over(call: Call):
+    case = {"name": "c", "tensors": [{"id": 0, "lower": 0, "upper": 2, "size": 512}]}
+    Path("plan.json").write_text(json.dumps(case))
+    refused(call("plan", "plan.json", "--out", "."), "overwrite the model")
+    assert json.loads(Path("plan.json").read_text()) == case
 
 
 def test_full_disk_leaves_the_earlier_file(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
