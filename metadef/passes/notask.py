@@ -111,12 +111,10 @@ def _why_copied(
             return f"'{tensor.name}' lies inside another tensor"
         if not (_is_task(root.producer) or root.producer.op_type in JOINS):
             return f"'{root.name}' is made by the host"
-        if id(root) in handed_out:
-            return f"'{root.name}' is an output of the graph, which has memory of its own"
         if id(root) in claimed:
             return f"'{root.name}' has its place in another concatenation already"
-        if root.desc.payload_bytes % BLOCK_BYTES or not root.desc.payload_bytes:
-            return f"'{root.name}' takes {root.desc.payload_bytes} bytes, no multiple of {BLOCK_BYTES}"
+        if reason := _why_no_part(root, handed_out):
+            return reason
     return ""
 
 
@@ -126,11 +124,15 @@ def _why_cut(node: Node, x: Tensor, handed_out: set[int]) -> str:
         return "it computes an epilogue"
     if reason := _why_apart(x, node.attrs["split_dim"], node.outputs[:-1]):
         return reason
-    for tensor in node.outputs:
-        if id(tensor) in handed_out:
-            return f"'{tensor.name}' is an output of the graph, which has memory of its own"
-        if tensor.desc.payload_bytes % BLOCK_BYTES or not tensor.desc.payload_bytes:
-            return f"'{tensor.name}' takes {tensor.desc.payload_bytes} bytes, no multiple of {BLOCK_BYTES}"
+    return next(filter(None, (_why_no_part(tensor, handed_out) for tensor in node.outputs)), "")
+
+
+def _why_no_part(tensor: Tensor, handed_out: set[int]) -> str:
+    """Why a tensor cannot lie inside another one, whatever that is; "" if it can."""
+    if id(tensor) in handed_out:
+        return f"'{tensor.name}' is an output of the graph, which has memory of its own"
+    if tensor.desc.payload_bytes % BLOCK_BYTES or not tensor.desc.payload_bytes:
+        return f"'{tensor.name}' takes {tensor.desc.payload_bytes} bytes, no multiple of {BLOCK_BYTES}"
     return ""
 
 

@@ -187,7 +187,7 @@ def gear_options(function: F) -> F:
     return function
 
 
-def padding_option(function: F) -> F:
+def _padding_option(function: F) -> F:
     """What a run may do with shapes that are no gear's."""
     elastic = click.option("--elastic", is_flag=True, help="Compile a shape that no gear holds when it comes.")
     return click.option(
@@ -219,6 +219,13 @@ def input_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def running_options(function: F) -> F:
+    """MODEL, and the options of the commands that run one for its outputs or its time."""
+    for option in (input_options, _padding_option, memory_options, gear_options, model_options):
+        function = option(function)
+    return click.argument("model", type=click.Path(dir_okay=False))(function)
 
 
 def session_options(options: dict[str, Any], threads: int) -> SessionOptions:

@@ -11,14 +11,10 @@ import click
 
 from npusim.commands.options import (
     DEFAULT_SOC,
-    gear_options,
-    input_options,
     json_option,
-    memory_options,
-    model_options,
     open_model,
-    padding_option,
     read_files,
+    running_options,
 )
 from npusim.commands.output import console_of, print_json, progress, spare_sources
 
@@ -53,12 +49,7 @@ def demo(out: str, soc: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("model", type=click.Path(dir_okay=False))
-@model_options
-@gear_options
-@memory_options
-@padding_option
-@input_options
+@running_options
 @click.option("--out", type=click.Path(file_okay=False), help="Write every output as NAME.npy into this folder.")
 @json_option
 def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json: bool, **options: Any) -> None:
@@ -90,12 +81,7 @@ def run(model: str, inputs: tuple[str, ...], seed: int, out: str | None, as_json
 
 
 @click.command()
-@click.argument("model", type=click.Path(dir_okay=False))
-@model_options
-@gear_options
-@memory_options
-@padding_option
-@input_options
+@running_options
 @click.option(
     "--out", default="npusim_profile", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
 )

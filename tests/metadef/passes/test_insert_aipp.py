@@ -16,15 +16,9 @@ from metadef.ops.evaluate import evaluate
 from metadef.passes import PassOptions, PassReport, run_pipeline
 from metadef.target import load_target
 from metadef.text import parse_graph, print_graph
+from tests.metadef.passes.nets import first_layer
 
-NET = """
-graph("first"):
-  %x : float32[2,3,20,24] = Data()
-  %w : float32[32,3,3,3] = Const(seed=1)
-  %a = Conv2D(x=%x, filter=%w) {strides=[1, 1, 2, 2], pads=[1, 1, 1, 1]}
-  %b = Relu(x=%a)
-  return (%b as "b")
-"""
+NET = first_layer("float32[2,3,20,24]")
 TWO = """
 graph("two"):
   %x : float32[1,3,8,8] = Data()

@@ -10,15 +10,9 @@ from metadef.passes import PIPELINE, PassOptions
 from metadef.rewrite import run_passes
 from metadef.target import load_target
 from metadef.text import parse_graph
+from tests.metadef.passes.nets import first_layer
 
-NET = """
-graph("first"):
-  %x : float16[1,3,64,64] = Data()
-  %w : float16[32,3,3,3] = Const(seed=1)
-  %a = Conv2D(x=%x, filter=%w) {strides=[1, 1, 2, 2], pads=[1, 1, 1, 1]}
-  %b = Relu(x=%a)
-  return (%b as "b")
-"""
+NET = first_layer("float16[1,3,64,64]")
 
 
 def refusals(report) -> list[str]:
