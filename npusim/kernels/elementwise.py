@@ -339,8 +339,8 @@ def _emit_run(
         together = k.select(blocks >= _FEW, together, 0) if line else together
         woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
         with k.loop(together, step=_UNROLL) as i:
-            # Memory that is only written need not come.
-            known = sources if past_caches else operands
+            # Memory that is only written need not come; CPUs of long registers fetch better by themselves.
+            known = operands if not past_caches else [] if k.cpu.wide else sources
             _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
             if line:
                 for block in range(_UNROLL):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npusim.kernels.cpu import host
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.elementwise import View, fit_rank, passes_caches
@@ -46,7 +47,8 @@ from npusim.kernels.row_passes import (
 )
 
 _STREAM, _TURNS = ":stream", ":turns"
-_STRIP_BYTES = 512  # of each of the rows that are worked on at a time: few enough for passes to overlap
+# Of each of the rows that are worked on at a time: few enough for passes to overlap.
+_STRIP_BYTES, _WIDE_STRIP_BYTES = 512, 256
 _MANY = 16  # rows of a part, among which the two turns that fill and empty the line of rows do not weigh
 
 
@@ -141,7 +143,9 @@ def _describe(
         views = [View(side.address, side.dtype, ()) for side in (source, target)]
         if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]):
             whole = shape.count % (LANES * GROUP) == 0 and (all(extra[:2]) or not any(extra))
-            name += _TURNS if whole and chunk >= _MANY and not saturate else _STREAM
+            # CPUs of long registers look far enough ahead to overlap the short passes of a norm by themselves.
+            overlap = name.startswith("softmax") or not host().wide
+            name += _TURNS if whole and overlap and chunk >= _MANY and not saturate else _STREAM
     live = rows if shape.count else 0
     scratch_bytes = (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4
     scratch_bytes += padded * SIZE[target.dtype] if name.endswith(_TURNS) else 0
@@ -205,9 +209,10 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
     """Three rows at a time, strip by strip: the first pass of one, the second of another, the results of a third.
 
     So memory is read and written while others compute. In the first and last two turns a part's end rows stand in for
-    those that are not there, and results go to scratch.
+    those that are not there, and results go to scratch. Each is one strip behind the one before it: a CPU tells loads
+    from stores that wait by the address within a page, in which long rows agree.
     """
-    strip = _STRIP_BYTES // SIZE[dtypes[0]]
+    strip = (_WIDE_STRIP_BYTES if k.cpu.wide else _STRIP_BYTES) // SIZE[dtypes[0]]
     with k.main() as (desc, part, ctx):
         # Sums rest on the stack between strips: none across cache lines.
         k.b.function.attributes.alignstack = LINE
@@ -226,13 +231,17 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), total.get())
-            with k.loop(count, step=strip) as begin:
-                end = k.minimum(begin + strip, count)
-                sums[0].take_groups(begin, end, "source")
+            with k.loop(count + 2 * strip, step=strip) as begin:
+                with k.when(begin < count):
+                    sums[0].take_groups(begin, k.minimum(begin + strip, count), "source")
                 # Before the second pass leaves its terms where those of the row before lie.
-                works[2].put_groups(results, begin, end)
+                late = begin - strip
+                with k.when((late >= 0) & (late < count)):
+                    works[2].put_groups(results, late, k.minimum(late + strip, count))
                 if first is not None:
-                    sums[1].take_groups(begin, end)
+                    late = late - strip
+                    with k.when(late >= 0):
+                        sums[1].take_groups(late, k.minimum(late + strip, count))
             settled.set(now)
             total.set(sums[-1].folded())
             if first is not None:

@@ -286,7 +286,7 @@ def vector_calls(element: str, arrays: Sequence[np.ndarray], shape: tuple[int, i
     x, y, out = arrays
     view = [View.dense(t.ctypes.data, element, shape) for t in (x, y, out)]
     places = (x.ctypes.data, element), (out.ctypes.data, element)
-    gain = np.ones(shape[1], x.dtype)
+    gain = aligned(np.ones(shape[1], x.dtype))
     norm = layer_norm(*RowShape.axis(shape, 1, *places), gain.ctypes.data, gain.ctypes.data, element, 1e-5)
     norm.keep.append(gain)
     return {
