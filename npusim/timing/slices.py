@@ -7,8 +7,9 @@ take to pass memory once. A chain is a run of tasks that work on every sample by
 the vector work between them, or convolutions with pooling, resizing and the shortcuts between them. The samples are
 those of the network's inputs: where windows of pictures become samples (Swin) all passes memory. Chains of products go
 on through moves that keep a sample together (heads are split and joined), and end where their weights fill L2, for each
-slice would read them from memory; what joins or weighs channels (concatenations, gates) ends those of convolutions.
-Each slice is a launch of its own.
+slice would read them from memory. Chains of convolutions go on through concatenations of whole channel blocks, which
+copy sample by sample; those of single lanes end them, and what weighs channels (gates). Each slice is a launch of its
+own and reads the weights again, so a chain is sliced only as far as its last task that does not fit L2 whole.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ _KINDS = (
         fewest=2,
         ends_with_weights=True,
     ),
-    _Kind(frozenset({CostClass.CONV}), frozenset({"Add"}) | _BY_WINDOW, core="Conv2D", fewest=5),
+    _Kind(frozenset({CostClass.CONV}), frozenset({"Add", "ConcatD"}) | _BY_WINDOW, core="Conv2D", fewest=5),
 )
-"""Chains of convolutions are whole stages: the pairs between two concatenations of DenseNet and GhostNet and the blocks
-between two gates take what passing memory takes (fit on networks)."""
+"""Chains of convolutions are whole stages: the pairs between two normalisations of DenseNet, the blocks between two
+gates and those between two concatenations of lanes (GhostNet) take what passing memory takes, UNet++ and Inception with
+their concatenations of blocks less (fit on networks)."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ def sliced_chains(tasks: Sequence[Task], l2_bytes: int, batches: Collection[int]
     while first < len(tasks):
         stop, samples = _chain_at(tasks, first, l2_bytes, barren)
         if samples in batches:
-            chain = _cut(tasks, Chain(first, stop, 1, samples), l2_bytes)
-            found += [chain] if chain.slices > 1 else []
+            chain = _cut(tasks, _needed(tasks, Chain(first, stop, 1, samples), l2_bytes), l2_bytes)
+            found += [chain] if chain.slices > 1 and chain.stop - chain.first > 1 else []
         first = max(stop, first + 1)
     return found
 
@@ -126,6 +128,8 @@ def _may_hold(kind: _Kind, task: Task) -> bool:
         formats = {desc.format for desc in (*task.kernel.inputs, *task.kernel.outputs) if desc is not None}
         if Format.FRACTAL_NZ not in formats:
             return False
+    if task.kernel.op_type == "ConcatD" and task.kernel.moves_lanes:
+        return False
     return opdef.cost in kind.costs or task.kernel.op_type in kind.types
 
 
@@ -152,6 +156,12 @@ def _samples_axis(item: Operand, samples: int) -> int | None:
     """Which of the leading axes of an operand its samples are; None if it is no stack of them."""
     leading = item.desc.shape[:_LEADING]
     return leading.index(samples) if samples in leading and not _is_weight(item) else None
+
+
+def _needed(tasks: Sequence[Task], chain: Chain, l2_bytes: int) -> Chain:
+    """The chain up to its last task that does not fit L2 whole: what that one hands on, the next one finds there."""
+    large = [index for index in range(chain.first, chain.stop) if _touched(tasks[index], chain) > l2_bytes]
+    return replace(chain, stop=max(large, default=chain.first) + 1)
 
 
 def _cut(tasks: Sequence[Task], chain: Chain, l2_bytes: int) -> Chain:

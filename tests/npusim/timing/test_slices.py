@@ -41,7 +41,7 @@ def test_chains_are_cut_into_divisors_of_the_batch_and_hold_products(program):
         assert any(task.kernel.op_type == "BatchMatMulV2" for task in program.tasks[chain.first : chain.stop])
 
 
-def test_stages_of_convolutions_are_cut_and_what_joins_or_weighs_channels_ends_them():
+def test_stages_of_convolutions_are_cut_and_what_weighs_channels_ends_them():
     stages = compile_model(build_network("resnet18", 8), CompileOptions(soc=P3)).model.program.tasks
     chains = sliced_chains(stages, 1 << 22, {8})
     assert [8 % chain.slices for chain in chains] == [0]
@@ -51,7 +51,34 @@ def test_stages_of_convolutions_are_cut_and_what_joins_or_weighs_channels_ends_t
     gated = compile_model(build_network("mobilenet_v3_small", 8), CompileOptions(soc=P3)).model.program.tasks
     for chain in sliced_chains(gated, 1 << 20, {8}):
         run = [task.kernel.op_type for task in gated[chain.first : chain.stop]]
-        assert len(run) >= 5 and not {"Mul", "GlobalAveragePool", "ConcatD"} & set(run)
+        assert not {"Mul", "GlobalAveragePool"} & set(run)
+
+
+def test_concatenations_stay_in_a_stage_if_their_blocks_are_whole():
+    """UNet++ joins whole blocks of channels, GhostNet also single lanes of them."""
+    joined = {}
+    for name in ("nested_unet", "ghostnet"):
+        tasks = compile_model(build_network(name, 8), CompileOptions(soc=P3)).model.program.tasks
+        chains = sliced_chains(tasks, 1 << 18, {8})
+        held = [task.kernel for chain in chains for task in tasks[chain.first : chain.stop]]
+        assert not any(kernel.moves_lanes for kernel in held)
+        joined[name] = any(kernel.op_type == "ConcatD" for kernel in held)
+    assert joined["nested_unet"]
+    assert any(task.kernel.op_type == "ConcatD" and task.kernel.moves_lanes for task in tasks)
+
+
+def test_a_chain_ends_with_its_last_task_that_does_not_fit_whole(program):
+    stages = compile_model(build_network("resnet18", 8), CompileOptions(soc=P3)).model.program.tasks
+    found = []
+    for tasks in (stages, program.tasks):
+        for shift in range(16, 25):
+            for chain in sliced_chains(tasks, 1 << shift, {8}):
+                last = tasks[chain.stop - 1]
+                operands = [item for item in (*last.inputs, *last.outputs) if item is not None]
+                whole = sum(item.payload_bytes for item in operands if item.region is not Region.WEIGHTS)
+                assert whole > 1 << shift and chain.stop - chain.first > 1
+                found.append(chain)
+    assert found
 
 
 @pytest.fixture(scope="module")
