@@ -1,6 +1,7 @@
 """Files are written whole or not at all: under a temporary name beside their place, then renamed.
 
-An interrupted run or a full disk leaves the earlier file as it was.
+An interrupted run or a full disk leaves the earlier file as it was. What is no file (a device, a pipe) is written to as
+it stands, never replaced.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "npusim" / "kernels"
 
 
+def title_of(path: Path) -> str:
+    """A file's name without its ending, as text that can be written anywhere: what is no UTF-8 in it is replaced."""
+    return os.fsencode(path.stem).decode("utf-8", "replace")
+
+
 def is_writable(folder: Path) -> bool:
     """Whether files can be made in a folder, which is made if it is missing."""
     try:
@@ -49,30 +55,40 @@ def is_writable(folder: Path) -> bool:
 
 
 def atomic_write(path: str | Path, write: Callable[[BinaryIO], object]) -> Path:
-    """Write a file under a temporary name beside its place, then rename it.
+    """Write a file under a temporary name beside its place, then rename it. A link stands for the file it leads to.
 
     Raises:
         UsageError: the folder cannot be made or written, or the disk is full; the earlier file, if any, is untouched.
     """
     path = Path(path)
+    try:
+        place = Path(os.path.realpath(path))
+        if place.exists() and not place.is_file():
+            with place.open("wb") as stream:
+                write(stream)
+        else:
+            _replace(place, write)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another place for it, or make room"
+        ) from error
+    return path
+
+
+def _replace(place: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         with os.fdopen(handle, "wb") as stream:
             write(stream)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write '{path}'", got=error.strerror or str(error), hint="choose another place for it, or make room"
-        ) from error
+        os.replace(temporary, place)
     finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-    return path
 
 
 def write_text(path: str | Path, text: str) -> Path:

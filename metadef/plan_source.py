@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from metadef.error import ModelError
+from metadef.files import title_of
 from metadef.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _from_json(path: Path) -> PlanSource:
             expected="a planner case (a list 'tensors') or a model of GE (a list 'graph')",
             got="keys " + ", ".join(list(fields)[:8]),
         )
-    case = case_from_json(fields, path.stem)
+    case = case_from_json(fields, title_of(path))
     return PlanSource("case", case.schedule, case.capacity)
 
 

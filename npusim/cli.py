@@ -7,6 +7,7 @@ fault. The commands themselves are in ``npusim.commands``.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -21,6 +22,9 @@ TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 
 def main() -> None:
     """Entry point. Every fault that a user can mend leaves as a text and an exit code, never as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     try:
         commands(standalone_mode=False)
     except LabError as error:

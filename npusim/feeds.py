@@ -39,7 +39,7 @@ def read_array(name: str, path: str | Path) -> np.ndarray:
     """
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header is read as Python, and fails as that may
         raise UsageError(
             f"cannot read input '{name}'", got=f"{path}: {error}", hint="save it with numpy.save"
         ) from error
@@ -58,7 +58,8 @@ def generate_feeds(inputs: Iterable[Any], seed: int) -> dict[str, np.ndarray]:
     integers small and not negative.
     """
     rng = np.random.default_rng(seed)
-    return {item.name: _generate(rng, tuple(item.shape), np.dtype(item.dtype)) for item in inputs}
+    # NumPy's generators give a number, not an array, where there are no axes.
+    return {item.name: np.asarray(_generate(rng, tuple(item.shape), np.dtype(item.dtype))) for item in inputs}
 
 
 def _generate(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

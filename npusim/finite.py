@@ -15,6 +15,7 @@ import numpy as np
 from metadef.dtype import DType
 from metadef.format import TensorDesc, unpack
 from metadef.ops.numeric import widen
+from metadef.program import Task
 from npusim.loaded import TaskRun
 from npusim.session import InferenceSession
 
@@ -33,7 +34,8 @@ class Count:
 @dataclass(frozen=True)
 class NotFinite:
     """``outputs`` are those that are not finite. ``task`` is the first whose results are not finite though its operands
-    were; where there is none, the first that made NaN without having read one; then the first that is not finite.
+    were; where there is none, the first that made NaN without having read one; then the first that is not finite, which
+    ``inherited`` that from the model's constants.
 
     ``origins`` are its source nodes, ``made`` is "NaN" or "inf", ``dtype`` the type of its results.
     """
@@ -45,6 +47,7 @@ class NotFinite:
     origins: tuple[str, ...]
     made: str
     dtype: str
+    inherited: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for ``--json``."""
@@ -59,7 +62,8 @@ class NotFinite:
         )
         source = f" from {', '.join(self.origins)}" if self.origins and self.origins != (self.name,) else ""
         hint = f"; {_HALVES}" if self.dtype == DType.FLOAT16.label else ""
-        first = f"the first {self.made} is made by task {self.task} {self.op_type} '{self.name}'{source}"
+        comes = "comes from a constant that is read by" if self.inherited else "is made by"
+        first = f"the first {self.made} {comes} task {self.task} {self.op_type} '{self.name}'{source}"
         return f"not finite, though all inputs are: output {named}; {first}{hint}"
 
     @staticmethod
@@ -81,10 +85,9 @@ def not_finite(
     found = _culprit(session.run_layers(feeds))
     if found is None:
         return None
-    item, made = found
-    task = item.task
+    task, made, inherited = found
     dtype = task.kernel.outputs[0].dtype.label
-    return NotFinite(counts, task.id, task.name, task.kernel.op_type, task.origins, made, dtype)
+    return NotFinite(counts, task.id, task.name, task.kernel.op_type, task.origins, made, dtype, inherited)
 
 
 def _count(name: str, array: np.ndarray) -> Count:
@@ -101,21 +104,21 @@ def _is_finite(array: np.ndarray) -> bool:
     return not _is_float(array) or bool(np.isfinite(array).all())
 
 
-def _culprit(runs: Iterable[TaskRun]) -> tuple[TaskRun, str] | None:
-    """The task that made the first value that is no number, and what it made."""
-    nan: TaskRun | None = None
-    first: tuple[TaskRun, str] | None = None
+def _culprit(runs: Iterable[TaskRun]) -> tuple[Task, str, bool] | None:
+    """The task that made the first value that is no number, what it made, and whether it had read such a one."""
+    nan: Task | None = None
+    first: tuple[Task, str, bool] | None = None
     for item in runs:
         made = _worst(zip(item.outputs, item.task.kernel.outputs, strict=True))
         if not made:
             continue
         read = _worst((array, desc) for array, desc in zip(item.inputs, item.task.kernel.inputs) if array is not None)
         if not read:
-            return item, made
-        first = first or (item, made)
+            return item.task, made, False
+        first = first or (item.task, made, True)
         if nan is None and made == "NaN" and read == "inf":
-            nan = item
-    return (nan, "NaN") if nan is not None else first
+            nan = item.task
+    return (nan, "NaN", False) if nan is not None else first
 
 
 def _worst(stored: Iterable[tuple[np.ndarray, TensorDesc | None]]) -> str:

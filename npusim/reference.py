@@ -32,7 +32,7 @@ def run_onnxruntime(
     Inputs in ``pictures`` are fed with what AIPP of these attributes makes of the pictures, in the model's own type.
 
     Raises:
-        UsageError: onnxruntime is not installed.
+        UsageError: onnxruntime is not installed, or refuses the model or the feeds.
     """
     try:
         import onnxruntime  # noqa: F401
@@ -68,8 +68,12 @@ def run_onnxruntime(
     if uses_bfloat(extended):
         extended = without_bfloat(extended)
         feeds = {name: _widened(np.asarray(value)) for name, value in feeds.items()}
-    runner = exact_session(extended.SerializeToString())
-    return dict(zip(names, runner.run(names, feeds), strict=True))
+    try:
+        return dict(zip(names, exact_session(extended.SerializeToString()).run(names, feeds), strict=True))
+    except Exception as error:  # its errors have no common base
+        text = str(error).strip().splitlines()[0]
+        hint = "compile the model and compare the .om: layer by layer, without onnxruntime"
+        raise UsageError("onnxruntime does not run this model", got=text, hint=hint) from error
 
 
 def exact_session(model: bytes | str, threads: int = 0) -> Any:

@@ -18,7 +18,15 @@ from onnx import TypeProto, checker, helper, numpy_helper, shape_inference
 from metadef.error import InferError, LabError, ModelError, OperatorError, Problem
 from metadef.frontend.onnx_check import find_schema
 from metadef.frontend.onnx_control import CONTROL, Body, walk_control
-from metadef.frontend.onnx_read import TensorReader, attributes, captured_names, label_of, shape_of, subgraphs
+from metadef.frontend.onnx_read import (
+    MOST_AXES,
+    TensorReader,
+    attributes,
+    captured_names,
+    label_of,
+    shape_of,
+    subgraphs,
+)
 from metadef.ops.geometry import window_count
 from metadef.ops.numeric import condensed
 
@@ -74,7 +82,9 @@ class ShapeWalk:
         self.run(graph.node)
 
     def add_input(self, name: str, elem_type: int, shape: Iterable[int]) -> None:
-        self.types[name] = helper.make_tensor_type_proto(elem_type, tuple(shape))
+        sizes = tuple(shape)
+        _check_axes(name, len(sizes))
+        self.types[name] = helper.make_tensor_type_proto(elem_type, sizes)
 
     def add_constant(self, name: str, value: np.ndarray) -> None:
         self.constants[name] = value
@@ -232,6 +242,7 @@ class ShapeWalk:
                 got=f"{node.op_type}, whose result depends on values",
                 hint="cut the model before this node, or replace it by one with a fixed size",
             )
+        _check_axes(name, len(shape_of(made) or ()), label_of(node))
         return made
 
     def _is_small(self, name: str) -> bool:
@@ -274,10 +285,18 @@ class ShapeWalk:
         return result
 
 
+def _check_axes(name: str, count: int, node: str = "") -> None:
+    """Raises InferError for a value of more axes than arrays can have."""
+    if count > MOST_AXES:
+        text, expected = f"value '{name}' has more axes than an array can have", f"{MOST_AXES} axes at most"
+        raise InferError(text, code="E14001", node=node, expected=expected, got=f"{count} axes")
+
+
 def _attempt(node: onnx.NodeProto, compute: Callable[[], T]) -> T:
     """A constant node's value. Whatever goes wrong, the node's operands are at fault: raises InferError."""
     try:
-        return compute()
+        with np.errstate(all="ignore"):
+            return compute()
     except LabError:
         raise
     except Exception as error:
@@ -391,8 +410,7 @@ def _transpose(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -
 
 def _binary(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def quick(node: onnx.NodeProto, operands: Operands, reader: TensorReader) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return function(_given(operands, 0), _given(operands, 1))
+        return function(_given(operands, 0), _given(operands, 1))
 
     return quick
 

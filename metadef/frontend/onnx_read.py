@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
 from metadef.error import ModelError, Problem
+from metadef.files import title_of
 
 _FOREIGN_STARTS = {
     b"PK\x03\x04": ("a ZIP archive (a PyTorch checkpoint, perhaps)", "export the model with torch.onnx.export"),
@@ -27,6 +28,8 @@ _FOREIGN_STARTS = {
     b"\x80": ("a Python pickle (a PyTorch checkpoint, perhaps)", "export the model with torch.onnx.export"),
 }
 MAIN = ("", "ai.onnx")
+MOST_AXES = 64
+"""Of an array of NumPy."""
 _FIRST_FIELD = b"\x08"
 
 
@@ -54,7 +57,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxSource:
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
             raise ModelError(f"'{path}' {what}", code="E10410", hint=_neighbours(path))
-        found = OnnxSource(_parse(path.read_bytes(), str(path)), path.stem, path.parent)
+        found = OnnxSource(_parse(path.read_bytes(), str(path)), title_of(path), path.parent)
     if not found.model.HasField("graph"):
         raise ModelError(
             f"'{found.name}' has no graph",
@@ -116,6 +119,9 @@ class TensorReader:
                 expected="sizes of 0 or more",
                 got=str(list(tensor.dims)),
             )
+        if len(tensor.dims) > MOST_AXES:
+            text, got = f"constant '{tensor.name}' has more axes than an array can have", f"{len(tensor.dims)} axes"
+            raise ModelError(text, code="E10041", expected=f"{MOST_AXES} axes at most", got=got)
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor)
         dtype = self._dtype(tensor)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from metadef.error import Problem, UsageError, suggest
+from metadef.files import title_of
 from metadef.schedule import Group, InPlace, Schedule, ScheduleTensor, Step
 
 TENSOR_KEYS = (
@@ -54,12 +55,12 @@ def load_case(path: str | Path) -> PlannerCase:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"planner case {path} is no JSON: {error}", code="E10032") from error
-    return case_from_json(fields, path.stem)
+    return case_from_json(fields, title_of(path))
 
 
 def load_csv(path: Path) -> Schedule:
     """The schedule of a CSV file, whatever its suffix. Raises UsageError as :func:`schedule_from_csv`."""
-    return schedule_from_csv(_text_of(path), path.stem)
+    return schedule_from_csv(_text_of(path), title_of(path))
 
 
 def _text_of(path: Path) -> str:

@@ -7,6 +7,7 @@ grey; the largest tensors carry their names.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -274,7 +275,9 @@ def _name_longest(
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a PNG at 140 dots per inch. Raises UsageError if it cannot be written."""
-    return atomic_write(path, lambda stream: figure.savefig(stream, format="png", dpi=140))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # names in any script; boxes stand for it
+        return atomic_write(path, lambda stream: figure.savefig(stream, format="png", dpi=140))
 
 
 def new_figure(width: float, height: float) -> Figure:

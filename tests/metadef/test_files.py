@@ -1,8 +1,40 @@
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from metadef.files import read_sealed, write_sealed
+from metadef.error import UsageError
+from metadef.files import read_sealed, title_of, write_sealed, write_text
+
+
+def test_a_link_stays_and_the_file_behind_it_is_written(tmp_path: Path):
+    (tmp_path / "link").symlink_to("far")
+    for text in ("first", "second"):
+        assert write_text(tmp_path / "link", text) == tmp_path / "link"
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "far").read_text() == text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far", "link"]
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_text(pipe, "through")
+    reader.join(10)
+    assert found == ["through"] and pipe.is_fifo()
+    write_text(os.devnull, "gone")
+    assert Path(os.devnull).is_char_device()
+    with pytest.raises(UsageError, match="cannot write"):
+        write_text(tmp_path, "a folder")
+    assert tmp_path.is_dir()
+
+
+def test_titles_can_be_written_as_text():
+    assert title_of(Path("folder/网络.v2.onnx")) == "网络.v2"
+    assert title_of(Path(os.fsdecode(b"bad\xff.onnx"))) == "bad\ufffd"
 
 
 def test_a_sealed_file_gives_back_what_was_written(tmp_path: Path):

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from npusim import cli
 from npusim.data import digits_model, digits_samples
 from npusim.kernels.cpu import describe, host
-from tests.npusim.faulty import broken_models, small_model
+from tests.npusim.faulty import broken_models, save, small_model
 
 REPO = Path(__file__).resolve().parents[2]
 DIGITS = str(digits_model())
@@ -276,6 +276,25 @@ def test_text_fits_110_columns(call: Call, arguments: tuple[str, ...]):
     answer = call(*arguments)
     assert answer.code == 0 and answer.err == ""
     assert max(map(len, answer.out.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
+def test_names_that_the_terminal_cannot_show_do_no_harm(tmp_path: Path, encoding: str):
+    model = save(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], "节点")])
+    model = model.rename(tmp_path / os.fsdecode("网络".encode() + b"\xff.onnx"))
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    for words in (("explain", model, "节点"), ("profile", model, "--out", tmp_path / os.fsdecode(b"out\xff"))):
+        done = subprocess.run([sys.executable, "-m", "npusim", *words], cwd=REPO, env=env, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run([sys.executable, "-m", "npusim", "explain", model, "x节"], env=env, capture_output=True)
+    assert done.returncode == 2 and done.stderr.startswith(b"npusim: [usage]")
+
+
+def test_offline_models_may_be_made_of_files_with_any_name(call: Call, tmp_path: Path):
+    model = save(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], "relu")])
+    model = model.rename(tmp_path / os.fsdecode(b"bad\xff.onnx"))
+    assert call("compile", model, "-o", "x.om", "--dump", "dump").code == 0
+    assert call("run", "x.om").code == 0
 
 
 def test_help_names_every_command():

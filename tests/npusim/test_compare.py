@@ -45,6 +45,16 @@ def test_empty_and_scalar_arrays_have_no_distance(shape: tuple[int, ...]):
     assert (result.rel_l2, result.max_abs, result.top1_equal) == (0.0, 0.0, True)
 
 
+def test_a_model_that_onnxruntime_refuses_is_told():
+    pytest.importorskip("onnxruntime")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name, shape in (("x", [2]), ("y", None)))
+    zero = helper.make_tensor("w", TensorProto.INT32, [2], [0, 0])
+    graph = helper.make_graph([helper.make_node("Div", ["x", "w"], ["y"])], "g", [x], [y], [zero])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UsageError, match=r"(?s)onnxruntime does not run this model.*zero"):
+        compare_model(model, {"x": np.ones(2, np.int32)})
+
+
 def test_different_shapes_are_an_error():
     with pytest.raises(UsageError, match="different shape"):
         difference(np.zeros(3), np.zeros(4))

@@ -47,7 +47,7 @@ LARGE = np.full((2, 4), 300, np.float32)
 
 def test_the_task_that_overflowed_is_named():
     told = found(OVERFLOW, LARGE, precision="fp16")
-    assert told is not None and told.made == "inf" and "matmul_b" in told.origins
+    assert told is not None and told.made == "inf" and "matmul_b" in told.origins and not told.inherited
     assert [(item.name, item.nan, item.inf) for item in told.outputs] == [("y", 8, 0)]
     assert "\n" not in told.text and "'y' (8 NaN)" in told.text and "--precision origin" in told.text
 
@@ -69,7 +69,7 @@ def test_a_constant_that_is_not_finite_is_named_by_its_first_reader():
     broken = np.array([1, 2, np.nan, 4], np.float32)
     told = found(network(node("Mul", "x w", "a"), node("Relu", "a", "y"), w=broken), LARGE, precision="origin")
     assert told is not None and told.made == "NaN" and "mul_a" in told.origins
-    assert told.outputs[0].nan == 2
+    assert told.outputs[0].nan == 2 and told.inherited and "a constant that is read by task" in told.text
 
 
 def test_integers_and_bfloat16_are_looked_at_as_what_they_are():

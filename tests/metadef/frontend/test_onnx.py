@@ -503,6 +503,26 @@ def test_damaged_constants() -> None:
         load_onnx(made)
 
 
+def test_more_axes_than_an_array_has_are_refused() -> None:
+    ones = ",".join(["1"] * 65)
+    with pytest.raises(InferError, match=r"(?s)value 'x' has more axes.*64 axes at most.*65 axes"):
+        load_onnx(model(f"net (float[{ones}] x) => (y) {{ y = Relu(x) }}"))
+    deep = model("net (float[1] x) => (y) { y = Reshape(x, s) }", weights={"s": np.ones(65, np.int64)})
+    with pytest.raises(InferError, match=r"(?s)value 'y' has more axes.*65 axes"):
+        load_onnx(deep)
+    constant = model("net (float[1] x) => (y) { y = Add(x, w) }", weights={"w": np.ones(1, np.float32)})
+    constant.graph.initializer[0].dims[:] = [1] * 65
+    with pytest.raises(ModelError, match=r"(?s)constant 'w' has more axes.*65 axes"):
+        load_onnx(constant)
+
+
+@pytest.mark.filterwarnings("error")
+def test_constants_that_are_no_numbers_are_folded_in_silence() -> None:
+    text = "net (float[3] x) => (y) { a = Log(w)  b = Exp(w)  c = Add(a, b)  y = Mul(x, c) }"
+    graph = load_onnx(model(text, weights={"w": np.array([-1, 0, 1e30], np.float32)}))
+    assert types_of(graph) == ["Mul"]
+
+
 def test_constants_that_share_a_name_or_have_no_size_are_refused_even_unread() -> None:
     made = model("net (float[4] x) => (y) { y = Relu(x) }", weights={"w": np.ones(4, np.float32)})
     made.graph.initializer.append(made.graph.initializer[0])
