@@ -13,11 +13,13 @@ from typing import Protocol
 
 from npusim.kernels import expressions, vmath
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, I8, I32, LANES, RAW, SIZE, Kernel, Val, Var, vec
+from npusim.kernels.ir import F32, I1, I8, I32, LANES, RAW, SIZE, Kernel, Val, Var, vec
 
 OUTER = 4
 GROUP = 4  # blocks of 16 lanes that a pass takes together
 LINE = 64  # bytes of a cache line
+SAMPLED = 512  # elements: in shorter rows a pass over all of them costs little
+_SAMPLES = 16  # blocks that stand in for a row
 # Fields of a row kernel's descriptor.
 DIMS, SOURCE, TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
 SOURCE_STEP, TARGET_STEP = SOURCE + 2 + OUTER, TARGET + 2 + OUTER
@@ -249,9 +251,13 @@ class Operator(Protocol):
     """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put`.
 
     `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for.
+    Where it is `sampled`, a few blocks of a long row stand in for the first pass, unless a second one whose total is
+    not below `most` shows that they were not like the others.
     """
 
     ahead: tuple[str, str, str]
+    sampled: bool
+    most: float
 
     def first(self, work: Work) -> Pass | None: ...
 
@@ -266,10 +272,38 @@ class Operator(Protocol):
 
 def emit_row(work: Work, operator: Operator) -> None:
     """An operator over one row, pass after pass."""
-    first = operator.first(work)
-    total = work.k.const(0.0, vec(F32)) if first is None else reduced(work, first, operator.ahead[0])
-    settled = operator.settle(work, total)
-    operator.put(work, settled, reduced(work, operator.second(work, settled), operator.ahead[1]))
+    k, first = work.k, operator.first(work)
+    if first is None or not operator.sampled:
+        settled = operator.settle(
+            work, k.const(0.0, vec(F32)) if first is None else reduced(work, first, operator.ahead[0])
+        )
+        operator.put(work, settled, reduced(work, operator.second(work, settled), operator.ahead[1]))
+        return
+    start, total, whole = k.var(0.0, vec(F32)), k.var(0.0, vec(F32)), k.var(work.count < SAMPLED)
+    with k.while_() as attempt:
+        with k.either(whole.get()) as (all_blocks, some):
+            with all_blocks:
+                start.set(reduced(work, first, operator.ahead[0]))
+            with some:
+                start.set(sample(work, first))
+        total.set(reduced(work, operator.second(work, operator.settle(work, start.get())), operator.ahead[1]))
+        attempt.stop_if(whole.get() | fits(total.get(), operator))
+        whole.set(k.const(1, I1))
+    operator.put(work, operator.settle(work, start.get()), total.get())
+
+
+def sample(work: Work, how: Pass) -> Val:
+    """A pass over a few blocks all along a row of at least `SAMPLED` elements, in every lane."""
+    step = work.count / (_SAMPLES * LANES) * LANES
+    blocks = [work.load(step * number) for number in range(_SAMPLES)]
+    while len(blocks) > 1:
+        blocks = [how.combine(a, b) for a, b in zip(blocks[::2], blocks[1::2], strict=True)]
+    return fold_lanes(work.k, blocks[0], how.combine)
+
+
+def fits(total: Val, operator: Operator) -> Val:
+    """Whether the start of a second pass was near enough to what the whole row would have given (False for NaN)."""
+    return total.k.extract(total, 0) < operator.most
 
 
 def _plus(a: Val, b: Val) -> Val:
@@ -280,11 +314,13 @@ class Softmax:
     """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
 
     ahead = ("target", "source", "")
+    most = vmath.SHARES_MOST
 
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
         self.k, self.log = k, kind == "log"
         self._half = (target, kind) == ("f16", "plain")
-        self._shared = kind == "plain" and (source == "f16" or not self._half)
+        # Shares may start from any element near the largest; exponentials from that alone.
+        self.sampled = self._shared = kind == "plain" and (source == "f16" or not self._half)
         # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.
         self._share = vmath.half_share if self._half else vmath.share
         self._exponential = vmath.half_exp if self._half else vmath.exp
@@ -335,6 +371,7 @@ class Norm:
     """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements."""
 
     ahead = ("", "target", "source")
+    sampled, most = False, 0.0
 
     def __init__(self, k: Kernel, parameters: str, kind: str) -> None:
         self.k, self.dtype, self.rms = k, parameters, kind == "rms"

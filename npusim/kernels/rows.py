@@ -11,7 +11,7 @@ where of many such rows three are worked on at a time, each in a pass of its own
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.elementwise import View, fit_rank, passes_caches
 from npusim.kernels.epilogue import saturated
-from npusim.kernels.ir import F32, I64, LANES, RAW, SIZE, Kernel, Val, vec
+from npusim.kernels.ir import F32, I1, I64, LANES, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.row_passes import (
     CHUNK,
     COUNT,
@@ -43,7 +43,9 @@ from npusim.kernels.row_passes import (
     Sums,
     Work,
     emit_row,
+    fits,
     outer_offsets,
+    sample,
 )
 
 _STREAM, _TURNS = ":stream", ":turns"
@@ -170,10 +172,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         k.call("read", desc, come, row)
         emit_row(Work(k, desc, row), operator)
         k.call("write", desc, row, go)
-    with k.function("straight", [I64] * 4) as (desc, row, come, go):
-        work = Straight(k, desc, row, (come, go), (source, target), past_caches)
-        work.hold_rest()
-        emit_row(work, operator)
+    _emit_straight(k, operator, (source, target), past_caches)
     if isinstance(operator, Softmax):
         _emit_narrow(k, source, target, operator)
     with k.main() as (desc, part, ctx):
@@ -199,6 +198,14 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             k.fence()
 
 
+def _emit_straight(k: Kernel, operator: Operator, dtypes: tuple[str, str], past_caches: bool) -> None:
+    """straight(desc, scratch, source, target): a dense row."""
+    with k.function("straight", [I64] * 4) as (desc, row, come, go):
+        work = Straight(k, desc, row, (come, go), dtypes, past_caches)
+        work.hold_rest()
+        emit_row(work, operator)
+
+
 def _part_rows(k: Kernel, desc: Val, part: Val) -> tuple[Val, Val]:
     """First row of a part, and the one after its last."""
     lo = part * k.field(desc, CHUNK)
@@ -206,13 +213,14 @@ def _part_rows(k: Kernel, desc: Val, part: Val) -> tuple[Val, Val]:
 
 
 def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
-    """Three rows at a time, strip by strip: the first pass of one, the second of another, the results of a third.
+    """Several rows at a time, strip by strip: the first pass of one, the second of another, the results of a third.
 
-    So memory is read and written while others compute. In the first and last two turns a part's end rows stand in for
-    those that are not there, and results go to scratch. Each is one strip behind the one before it: a CPU tells loads
-    from stores that wait by the address within a page, in which long rows agree.
+    So memory is read and written while others compute. In the first and last turns a part's end rows stand in for those
+    that are not there, and results go to scratch. Each is one strip behind the one before it: a CPU tells loads from
+    stores that wait by the address within a page, in which long rows agree.
     """
-    strip = (_WIDE_STRIP_BYTES if k.cpu.wide else _STRIP_BYTES) // SIZE[dtypes[0]]
+    if operator.sampled:
+        _emit_straight(k, operator, dtypes, past_caches=False)
     with k.main() as (desc, part, ctx):
         # Sums rest on the stack between strips: none across cache lines.
         k.b.function.attributes.alignstack = LINE
@@ -220,33 +228,51 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
         lo, hi = _part_rows(k, desc, part)
         nowhere = row + (count + LANES) * 4
         waiting, settled, total = (k.var(0.0, vec(F32)) for _ in range(3))
+        failed = k.var(k.const(0, I1))
         with k.loop(hi + 2, start=lo) as number:
             rows = [k.minimum(k.maximum(number - turn, lo), hi - 1) for turn in range(3)]
             places = [outer_offsets(k, desc, index) for index in rows]
-            target = k.select(number < lo + 2, nowhere, k.field(desc, TARGET) + places[2][1])
-            sides = [(k.field(desc, SOURCE) + come, target) for come, _ in places]
-            works = [Straight(k, desc, row, side, dtypes, past_caches=True) for side in sides]
-            first, now = operator.first(works[0]), operator.settle(works[1], waiting.get())
+            comes = [k.field(desc, SOURCE) + come for come, _ in places]
+            target = k.select((number < lo + 2) | failed.get(), nowhere, k.field(desc, TARGET) + places[2][1])
+            works = [Straight(k, desc, row, (come, target), dtypes, past_caches=True) for come in comes]
+            first = operator.first(works[0])
+            if operator.sampled and first is not None:
+                now, first = operator.settle(works[1], sample(works[1], first)), None
+            else:
+                now = operator.settle(works[1], waiting.get())
             sums = [Sums(works[1], operator.second(works[1], now))]
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), total.get())
-            with k.loop(count + 2 * strip, step=strip) as begin:
-                with k.when(begin < count):
-                    sums[0].take_groups(begin, k.minimum(begin + strip, count), "source")
-                # Before the second pass leaves its terms where those of the row before lie.
-                late = begin - strip
-                with k.when((late >= 0) & (late < count)):
-                    works[2].put_groups(results, late, k.minimum(late + strip, count))
-                if first is not None:
-                    late = late - strip
-                    with k.when(late >= 0):
-                        sums[1].take_groups(late, k.minimum(late + strip, count))
+            _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
             total.set(sums[-1].folded())
-            if first is not None:
+            if operator.sampled:
+                failed.set(~fits(total.get(), operator))
+                with k.when(failed.get()):
+                    k.call("straight", desc, row, comes[1], k.field(desc, TARGET) + places[1][1])
+            elif first is not None:
                 waiting.set(sums[0].folded())
         k.fence()
+
+
+def _emit_strips(
+    k: Kernel, count: Val, sums: list[Sums], making: Straight, results: Callable[[Val, Val], Val], dtype: str
+) -> None:
+    """The passes of a turn over their rows, strip by strip."""
+    strip = (_WIDE_STRIP_BYTES if k.cpu.wide else _STRIP_BYTES) // SIZE[dtype]
+    last = sums[-1]
+    with k.loop(count + 2 * strip, step=strip) as begin:
+        if last is not sums[0]:
+            with k.when(begin < count):
+                sums[0].take_groups(begin, k.minimum(begin + strip, count), "source")
+        # Before the second pass leaves its terms where those of the row before lie.
+        late = begin - strip
+        with k.when((late >= 0) & (late < count)):
+            making.put_groups(results, late, k.minimum(late + strip, count))
+        late = late - strip
+        with k.when(late >= 0):
+            last.take_groups(late, k.minimum(late + strip, count), "source" if last is sums[0] else "")
 
 
 def _emit_read(k: Kernel, dtype: str) -> None:

@@ -22,6 +22,7 @@ _LN2 = 0.6931471805599453
 # ln 2 split so that n * high is exact for |n| < 2**12.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 _ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low bits
+_ROUNDER_BITS = 0x4B400000
 # e**r for |r| <= ln 2 / 2: weighted minimax fit of (e**r - 1 - r) / r**2, within 2**-28 of the result.
 _EXP = (
     1.0,
@@ -44,6 +45,7 @@ _SHARE_EXP = (
     6.052550315856934,
     1.0,
 )
+SHARES_MOST = 2.0**115  # of a sum of shares, so that what they are multiplied by is a normal number
 _HALF_LIMIT = 87.0  # beyond it, 2**n is no normal number any more
 # (2**f - 1) / f for |f| <= 1/2: within 2**-25.5 of the result.
 _EXP2_LESS_1 = (
@@ -224,10 +226,11 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
 
 @Staged
 def share(k: Kernel, x: Val, top: Val) -> Stages:
-    """e**(x - top) times a constant, of no x above `top`, for shares in a sum: normal numbers, and zeros where the
-    quotient of a share and the sum would be one.
+    """e**(x - top) times a constant, for shares in a sum: normal numbers, and zeros where the quotient of a share and
+    the sum would be one.
 
-    The constant takes 2**24 and the factor of the polynomial's highest power along.
+    `top` is the largest x, or so near below it that the sum stays under `SHARES_MOST`. The constant takes 2**24 and
+    the factor of the polynomial's highest power along.
     """
     x = x - top
     # So low that the power of two is a zero.
@@ -237,7 +240,9 @@ def share(k: Kernel, x: Val, top: Val) -> Stages:
     n = shifted - bias
     # One product is enough where it is not rounded: ln 2 is held to 2**-28.
     r = k.fma(n, -_LN2, x) if k.cpu.fma else _reduced(k, x, n)
-    r, power = yield r, (_ints(shifted) << 23).bits(x.type)
+    # Infinite for what is so high that no sum is below the limit; one more bit would make it something else.
+    held = k.minimum(_ints(shifted), _ROUNDER_BITS + 255)
+    r, power = yield r, (held << 23).bits(x.type)
     return _monic(k, r, _SHARE_EXP) * power
 
 
@@ -260,16 +265,19 @@ def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
 def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     """e**(x - top) times a factor that is the same under one `top`, for shares in a sum; x and top come from f16.
 
-    The power of two of `top` alone is taken off, which spares the difference. What is below 2**-125 comes as that.
+    `top` is that of `share`. Its power of two alone is taken off, which spares the difference. What is below 2**-125
+    comes as that.
     """
     if not k.cpu.fma:
-        f, power = yield _half_parts(k, x - top, 1, positive=False)
+        f, power = yield _half_parts(k, x - top, 1)
         return polynomial(k, f, _HALF_EXP2) * power
     taken = k.fma(top, _LOG2E, _ROUNDER) - _ROUNDER
     lowest, bias = (taken - 125.0) * _LN2, _ROUNDER - taken
     x = k.select(x < lowest, lowest, x)
     shifted = k.fma(x, _LOG2E, bias)
-    f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(shifted) << 23
+    # Above the limit of sums, not as an integer: NaN must stay.
+    held = k.select(shifted > _ROUNDER + 118, _ROUNDER + 118, shifted)
+    f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(held) << 23
     return (_ints(_monic(k, f, _HALF_EXP2)) + power).bits(x.type)
 
 

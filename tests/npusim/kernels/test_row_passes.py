@@ -41,6 +41,24 @@ def test_shares_fade_through_subnormal_numbers_to_zero(dtype: str) -> None:
     assert (got[exact < smallest / 2] == 0).all()
 
 
+@pytest.mark.parametrize("height", [5, 60, 80, 100, 130, 250, 400, 6e4])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_peaks_and_gaps_that_a_sample_misses(dtype: str, height: float, rng: np.random.Generator) -> None:
+    """A few blocks of a long row stand in for it at first: one element stands out, or all before it are masked."""
+    count = 1237
+    x = rng.standard_normal((count // 7, count)).astype(DTYPES[dtype])
+    for row, place in enumerate(range(3, count - 7, 7)):
+        x[row, place] += height
+        x[row, : place if row % 3 else 0] = -np.inf
+    exact = twins.softmax(x, -1, False)
+    got = softmax_of(x, dtype).astype(np.float64)
+    assert not got[exact == 0].any()
+    spacing = np.spacing(np.maximum(exact, np.finfo(DTYPES[dtype]).tiny).astype(DTYPES[dtype])).astype(np.float64)
+    # One rounding of the quotient; in fp32 also those of the exponential, the sum and the difference to the start.
+    bound = 0.52 * spacing + (0 if dtype == "f16" else exact * (2.0**-20 + height * 2.0**-24))
+    assert (np.abs(got - exact) <= bound).all(), (np.abs(got - exact) / spacing).max()
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
 def test_masked_elements_have_no_share(dtype: str, rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 200)).astype(DTYPES[dtype])
