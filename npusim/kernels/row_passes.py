@@ -18,7 +18,7 @@ from npusim.kernels.ir import F32, I1, I8, I32, LANES, RAW, SIZE, Kernel, Val, V
 OUTER = 4
 GROUP = 4  # blocks of 16 lanes that a pass takes together
 LINE = 64  # bytes of a cache line
-SAMPLED = 512  # elements: in shorter rows a pass over all of them costs little
+SAMPLED = 2048  # elements: in shorter rows a pass over all of them costs little
 _SAMPLES = 16  # blocks that stand in for a row
 # Fields of a row kernel's descriptor.
 DIMS, SOURCE, TARGET = 1, 1 + OUTER, 4 + 2 * OUTER

@@ -5,8 +5,9 @@ written with one rounding; dense rows are read and written where they lie. Sums 
 which are then added in pairs, so a result depends on the row alone. `softmax` and `layer_norm` describe a task as a
 Call.
 Kernel names: `softmax:<in>:<out>:<plain|log>`, `layernorm:<in>:<out>:<parameter dtype>:<layer|rms>`; with `:stream`
-behind for dense rows that are more than the last-level cache holds, whose results go past the caches, and `:turns`
-where of many such rows three are worked on at a time, each in a pass of its own.
+behind for dense rows that are more than the last-level cache holds, whose results go past the caches, and `:turns` or
+`:pairs` where of many such rows three are worked on at a time, each in a pass of its own, or two where a sample of
+blocks is enough for the first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from npusim.kernels.row_passes import (
     LINE,
     OUTER,
     ROWS,
+    SAMPLED,
     SATURATE,
     SEGMENT,
     SEGMENTS,
@@ -48,7 +50,7 @@ from npusim.kernels.row_passes import (
     sample,
 )
 
-_STREAM, _TURNS = ":stream", ":turns"
+_STREAM, _TURNS, _PAIRS = ":stream", ":turns", ":pairs"
 # Of each of the rows that are worked on at a time: few enough for passes to overlap.
 _STRIP_BYTES, _WIDE_STRIP_BYTES = 512, 256
 _MANY = 16  # rows of a part, among which the two turns that fill and empty the line of rows do not weigh
@@ -146,11 +148,12 @@ def _describe(
         if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]):
             whole = shape.count % (LANES * GROUP) == 0 and (all(extra[:2]) or not any(extra))
             # CPUs of long registers look far enough ahead to overlap the short passes of a norm by themselves.
-            overlap = name.startswith("softmax") or not host().wide
-            name += _TURNS if whole and overlap and chunk >= _MANY and not saturate else _STREAM
+            norm = name.startswith("layernorm")
+            overlap = whole and chunk >= _MANY and not saturate and not (norm and host().wide)
+            name += (_PAIRS if shape.count >= SAMPLED and not norm else _TURNS) if overlap else _STREAM
     live = rows if shape.count else 0
     scratch_bytes = (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4
-    scratch_bytes += padded * SIZE[target.dtype] if name.endswith(_TURNS) else 0
+    scratch_bytes += padded * SIZE[target.dtype] if name.endswith((_TURNS, _PAIRS)) else 0
     return call(name, -(-live // chunk), scratch_bytes, fields + extra)
 
 
@@ -161,11 +164,12 @@ def _dense(side: Rows) -> bool:
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit a `softmax` or `layernorm` kernel."""
     source, target, *rest = parameters.split(":")
-    turns, past_caches = f":{rest[-1]}" == _TURNS, f":{rest[-1]}" == _STREAM
+    form = f":{rest[-1]}"
     operator: Operator = Norm(k, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
-    if turns:
-        _emit_turns(k, operator, (source, target))
+    if form in (_TURNS, _PAIRS):
+        _emit_turns(k, operator, (source, target), sampled=form == _PAIRS and operator.sampled)
         return
+    past_caches = form == _STREAM
     _emit_read(k, source)
     _emit_write(k, target)
     with k.function("apart", [I64] * 4) as (desc, row, come, go):
@@ -212,14 +216,14 @@ def _part_rows(k: Kernel, desc: Val, part: Val) -> tuple[Val, Val]:
     return lo, k.minimum(lo + k.field(desc, CHUNK), k.field(desc, ROWS))
 
 
-def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
+def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled: bool) -> None:
     """Several rows at a time, strip by strip: the first pass of one, the second of another, the results of a third.
 
     So memory is read and written while others compute. In the first and last turns a part's end rows stand in for those
     that are not there, and results go to scratch. Each is one strip behind the one before it: a CPU tells loads from
     stores that wait by the address within a page, in which long rows agree.
     """
-    if operator.sampled:
+    if sampled:
         _emit_straight(k, operator, dtypes, past_caches=False)
     with k.main() as (desc, part, ctx):
         # Sums rest on the stack between strips: none across cache lines.
@@ -235,11 +239,10 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
             comes = [k.field(desc, SOURCE) + come for come, _ in places]
             target = k.select((number < lo + 2) | failed.get(), nowhere, k.field(desc, TARGET) + places[2][1])
             works = [Straight(k, desc, row, (come, target), dtypes, past_caches=True) for come in comes]
-            first = operator.first(works[0])
-            if operator.sampled and first is not None:
-                now, first = operator.settle(works[1], sample(works[1], first)), None
-            else:
-                now = operator.settle(works[1], waiting.get())
+            first, now = operator.first(works[0]), operator.settle(works[1], waiting.get())
+            if sampled and first is not None:
+                waiting.set(sample(works[0], first))
+                first = None
             sums = [Sums(works[1], operator.second(works[1], now))]
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
@@ -247,8 +250,8 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str]) -> None:
             _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
             total.set(sums[-1].folded())
-            if operator.sampled:
-                failed.set(~fits(total.get(), operator))
+            if sampled:
+                failed.set(~fits(total.get(), operator) & (number > lo))
                 with k.when(failed.get()):
                     k.call("straight", desc, row, comes[1], k.field(desc, TARGET) + places[1][1])
             elif first is not None:
