@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npusim.kernels.cpu import host
-from npusim.kernels.tiles import SUMS, tile_name
+from npusim.kernels.panels import widens_freely
+from npusim.kernels.tiles import SUMS, WIDENING, tile_name
 
 _UNARY = ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "erf", "gelu", "silu")
 _MORE_UNARY = ("hardswish", "floor", "ceil", "round")
@@ -16,16 +17,21 @@ _BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
 def tile_kernels(dtypes: Sequence[str] = _USUAL) -> list[str]:
     """Register tiles of ordinary convolutions and matrix products on this CPU, by element types.
 
-    Weights come as they are stored or widened to fp32; those of Winograd convolutions (`sums`) are fp32.
+    Weights come as they are stored or widened to fp32, by the first tile of many where that is not free; those of
+    Winograd convolutions (`sums`) are fp32.
     """
     cpu = host()
     shapes = [(1, n) for n in range(1, cpu.tile_rows + 1) if n <= 4 or n % 2 == 0]
     shapes += [(2, 7), (3, 4)] if cpu.tile_rows >= 14 else [(4, 0), (6, 0)]
     pairs = [(weights, finish) for finish in dtypes for weights in dict.fromkeys((finish, "f32"))]
+    tiles = [(*pair, *shape) for pair in (*pairs, ("f32", SUMS)) for shape in shapes]
+    narrow = [dtype for dtype in dtypes if not widens_freely(dtype)]
+    # The first of many tiles is more than half of the largest.
+    large = [(segments, length) for segments, length in shapes if segments * max(1, length) * 2 > cpu.tile_rows]
+    tiles += [(dtype + WIDENING, dtype, *shape) for dtype in narrow for shape in large]
     return [
         tile_name(weights, cpu.panel // 16, segments, length, 16, 64, finish)
-        for weights, finish in (*pairs, ("f32", SUMS))
-        for segments, length in shapes
+        for weights, finish, segments, length in tiles
     ]
 
 

@@ -80,7 +80,7 @@ FIELDS = (
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `conv:<input dtype>:<output dtype>:<dense|narrow|depthwise|lanes|pieces>`."""
     source, target, kind = parameters.split(":")
-    panels.define(k, target, source)
+    panels.define(k, target)
     if kind == "pieces":
         emit_pieces(k, _LANE_TABLE, target)
     emit_zeros(k)

@@ -21,7 +21,7 @@ from npusim.kernels.ir import I64, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.weights import aligned, pack_panels, pad_to, padded_bias
 
 _PIXEL = 64
-_A, _RG, _RH, _RL, _CG, _CH, _CL, _M, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS, _BLOCK = range(
+_A, _RG, _RH, _RL, _CG, _CH, _CL, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS, _BLOCK, _TAP = range(
     panels.CORE_END, panels.CORE_END + 16
 )
 (
@@ -151,7 +151,9 @@ def matmul(
     band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], b.dtype, some)
     per_split = -(-units[1] // splits)
     bands = -(-m // band)
-    block = band * _PIXEL
+    rows = (band, m - (bands - 1) * band)
+    tap = max(length for some_rows in rows for length in panels.run_lengths(some_rows)) * _PIXEL
+    tiles, last_tiles = (_tiles_apart(some_rows, some * tap) for some_rows in rows)
     core = panels.Core(
         weights=b.data,
         weights_dtype=b.dtype,
@@ -160,21 +162,22 @@ def matmul(
         units=units,
         tap_channels=16,
         pixel_bytes=_PIXEL,
-        taps=np.arange(some, dtype=np.int64) * block,
+        taps=np.arange(some, dtype=np.int64) * tap,
         out_strides=(out.column[0], out.column[1], out.row[2]),
         channels=n,
         stored=-(-n // out.granule) * out.granule,
-        tiles=panels.run_tiles(band, _PIXEL),
-        last_tiles=panels.run_tiles(m - (bands - 1) * band, _PIXEL),
+        tiles=tiles,
+        last_tiles=last_tiles,
         pitch=0,
-        buffer_offset=-(-(some * block + 2 * _PIXEL) // 64) * 64,
+        buffer_offset=len(tiles) * some * tap,
         vectors=b.vectors,
         epilogue=rule,
         out_dtype=out_dtype,
         block=panels.Block(groups, per_split) if some < groups else None,
     )
     offsets = int64_table(list(zip(many.a, [i * b.batch_bytes for i in many.b], many.out, strict=True)))
-    fields = [*core.fields(), a.address, *a.row, *a.column, m, k, band, bands, splits, per_split, groups, offsets, some]
+    own = [k, band, bands, splits, per_split, groups, offsets, some, tap]
+    fields = [*core.fields(), a.address, *a.row, *a.column, *own]
     task = call(
         f"matmul:{a.dtype}:{out_dtype}",
         len(many.a) * bands * splits,
@@ -185,13 +188,18 @@ def matmul(
     return task
 
 
+def _tiles_apart(rows: int, tile_bytes: int) -> list[panels.TileStep]:
+    """Tiles over so many rows of A, each in memory of its own."""
+    return [replace(t, x_offset=i * tile_bytes) for i, t in enumerate(panels.run_tiles(rows, _PIXEL))]
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `matmul:<A dtype>:<output dtype>` or `packb:<dtype>:<vectors>`."""
     first, second = parameters.split(":")
     if family == "packb":
         _emit_pack(k, first, int(second))
         return
-    panels.define(k, second, first)
+    panels.define(k, second)
     _emit_fill(k, first)
     with k.main() as (desc, part, ctx):
         splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
@@ -199,15 +207,16 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         band, index = rest % bands, rest / bands
         offsets = k.field(desc, _OFFSETS) + index * 24
         row = band * k.field(desc, _BAND)
-        rows = k.minimum(k.field(desc, _M) - row, k.field(desc, _BAND))
         per = k.field(desc, _PER_SPLIT)
         begin = split * per
         end = k.minimum(begin + per, k.field(desc, panels.UNITS))
         out = k.field(desc, panels.OUT) + k.load(offsets + 16) + row * k.field(desc, panels.PIXEL_PITCH)
         weights = panels.weights_field(k, desc) + k.load(offsets + 8)
         x, matrix, last = scratch(k, ctx), k.field(desc, _A) + k.load(offsets), band.eq(bands - 1)
+        tiles = k.select(last, k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
+        count = k.select(last, k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
         with k.loop(k.field(desc, _GROUPS), step=k.field(desc, _BLOCK)) as group:
-            k.call("fill", desc, x, matrix, row, rows, group)
+            k.call("fill", desc, x, matrix, row, tiles, count, group)
             panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), last, group)
 
 
@@ -226,42 +235,53 @@ def _lanes_at(k: Kernel, at: Val, half: Val, lane: Val, count: Val, spare: Val, 
 
 
 def _emit_fill(k: Kernel, dtype: str) -> None:
-    """fill(desc, scratch, matrix, first row, rows, first group): a block's fp32 [K/16][band][16], zero beyond K.
+    """fill(desc, scratch, matrix, first row, tiles, their count, first group): a block's fp32, zero beyond K.
 
-    Evenly spaced rows of adjacent columns are read two groups of columns, a cache line, at a time.
+    Every tile has its rows together, [K/16][rows][16]. Evenly spaced rows of adjacent columns are read two groups of
+    columns, a cache line, at a time.
     """
     size = SIZE[dtype]
     _emit_group(k, dtype)
-    with k.function("fill", [I64] * 6) as (desc, base, matrix, first, rows, begin):
+    with k.function("fill", [I64] * 7) as (desc, base, matrix, first, tiles, count, begin):
         pitch, end = k.field(desc, _RL), k.minimum(begin + k.field(desc, _BLOCK), k.field(desc, _GROUPS))
         group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
-        block = k.field(desc, _BAND) * _PIXEL
+        tap = k.field(desc, _TAP)
         even = k.field(desc, _RG).eq(pitch * 16) & k.field(desc, _RH).eq(pitch * 8)
         adjacent = lane.eq(size) & half.eq(8 * size)
         whole = k.minimum(end, (k.field(desc, _K) >> 5) * 2)
         together = k.select(even & adjacent & (whole > begin), begin + ((whole - begin) & -2), begin)
-        to = base - begin * block
-        with k.loop(together, start=begin, step=2) as group:
-            source, target = matrix + group * group_step + first * pitch, to + group * block
-            with k.loop(rows) as r:
-                at = source + r * pitch
-                k.prefetch(at + group_step * 4)
-                pair = [k.load_f32(at + group_step * n, dtype) for n in range(2)]
-                for n, value in enumerate(pair):
-                    k.store(value, target + block * n + r * _PIXEL)
+        source = k.var(matrix + first * pitch)
+        with k.loop(count) as t:
+            row = tiles + t * 32
+            rows, to = k.field(row, 3), base + k.field(row, 2) - begin * tap
+            with k.loop(together, start=begin, step=2) as group:
+                at, target = k.var(source.get() + group * group_step), to + group * tap
+                with k.loop(rows * _PIXEL, step=_PIXEL) as r:
+                    here = at.get()
+                    pair = [k.load_f32(here + group_step * n, dtype) for n in range(2)]
+                    for n, value in enumerate(pair):
+                        k.store(value, target + tap * n + r)
+                    k.prefetch(here + group_step * 4)
+                    at.set(here + pitch)
+            source.set(source.get() + rows * pitch)
         with k.loop(end, start=together) as group:
-            k.call("group", desc, to, matrix, first, rows, group)
+            above = k.var(first)
+            with k.loop(count) as t:
+                row = tiles + t * 32
+                target = base + k.field(row, 2) + (group - begin) * tap
+                k.call("group", desc, target, matrix, above.get(), k.field(row, 3), group)
+                above.set(above.get() + k.field(row, 3))
 
 
 def _emit_group(k: Kernel, dtype: str) -> None:
-    """group(desc, scratch, matrix, first row, rows, group): one group of 16 columns with any strides."""
+    """group(desc, target, matrix, first row, rows, group): one group of 16 columns with any strides."""
     size = SIZE[dtype]
-    with k.function("group", [I64] * 6) as (desc, base, matrix, first, rows, group):
+    with k.function("group", [I64] * 6) as (desc, target, matrix, first, rows, group):
         row_strides = (k.field(desc, _RG), k.field(desc, _RH), k.field(desc, _RL))
         group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
         spare = k.alloca(64)
         count = k.minimum(k.field(desc, _K) - group * 16, 16)
-        source, target = matrix + group * group_step, base + group * k.field(desc, _BAND) * _PIXEL
+        source = matrix + group * group_step
         dense = lane.eq(size) & count.eq(16)
         with k.loop(rows) as r:
             at = source + _place(k, first + r, row_strides)

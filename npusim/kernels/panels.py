@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npusim.kernels import epilogue, tiles
-from npusim.kernels.cpu import Cpu, host, l1_bytes, l2_bytes
+from npusim.kernels.cpu import Cpu, host, l2_bytes
 from npusim.kernels.desc import int64_table
 from npusim.kernels.dispatch import scratch
 from npusim.kernels.epilogue import Epilogue, split_target
-from npusim.kernels.ir import FLOATS, I1, I64, LANES, SIZE, Kernel, Val
+from npusim.kernels.ir import FLOATS, I1, I64, SIZE, Kernel, Val
 from npusim.kernels.store import kernel_address
-from npusim.kernels.tiles import HALF, RAW, SUMS, tile_name
+from npusim.kernels.tiles import HALF, RAW, SUMS, WIDENING, tile_name
 
 (
     WEIGHTS,
@@ -55,8 +55,9 @@ from npusim.kernels.tiles import HALF, RAW, SUMS, tile_name
 ) = range(1, 30)
 CORE_END = EPILOGUE + epilogue.FIELDS
 BUFFER_BYTES = 14 * 2 * 64 + 64  # fp32 sums of the largest tile on any CPU
-_BLOCK_TAPS = 16  # about so many taps are multiplied with all units of the output before the next ones
-_CHUNK_TILES = 16  # up to this many tiles a band, weights are multiplied in chunks that fit the level-1 cache
+# Taps that are multiplied with all units of the output before the next ones: about so many with 256-bit tiles, with
+# 512-bit ones as many as fill half of the level-2 cache in a band of so many pixels.
+_BLOCK_TAPS, _BLOCK_PIXELS = 16, 128
 
 
 @dataclass(frozen=True)
@@ -152,15 +153,15 @@ class Core:
 
     @property
     def widens(self) -> bool:
-        """Whether a part first widens 8- or 16-bit weights to fp32 in scratch.
+        """Whether the first tile of a band leaves narrow weights behind as fp32 for the others.
 
-        Converting inside the tile takes an eighth to a quarter of its time unless it is free; to do it once pays when
-        three tiles or more share the weights and the widened ones stay in a cache.
+        To convert inside the tile takes an eighth to a quarter of its time unless it is free; it pays where the
+        widened ones stay in a cache.
         """
         return (
             SIZE[self.weights_dtype] < 4
             and not widens_freely(self.weights_dtype)
-            and len(self.tiles) >= 3
+            and len(self.tiles) > 1
             and (self._chunk_taps < self.tap_count or self._unit_elements * 4 <= l2_bytes() // 3)
         )
 
@@ -171,16 +172,17 @@ class Core:
 
     @property
     def _chunk_taps(self) -> int:
-        """Taps that are multiplied with all tiles of the band before the next ones: all, or what fits level 1.
+        """Taps that are multiplied with all tiles of the band before the next ones: all, or what leaves room for the
+        pixels in the level-2 cache.
 
         In between, sums rest in scratch as they are, so that the result does not depend on it.
         """
         if self.chunk:
             return self.chunk
-        few = 3 <= len(self.tiles) <= _CHUNK_TILES and SIZE[self.weights_dtype] < 4 and self.finish != RAW
-        fitting = max(1, l1_bytes() * 3 // 8 // (self._tap_elements * 4))
-        chunked = few and self.taps.size > fitting * 3 // 2 and not widens_freely(self.weights_dtype)
-        return fitting if chunked else self.taps.size
+        taps, fitting = self.taps.size, max(1, l2_bytes() // 8 // (self._tap_elements * 4))
+        if len(self.tiles) < 2 or self.finish == RAW or widens_freely(self.weights_dtype) or taps <= fitting * 3 // 2:
+            return taps
+        return -(-taps // -(-taps // fitting))
 
     @property
     def _partial_bytes(self) -> int:
@@ -201,19 +203,13 @@ class Core:
 
     def _tile_table(self, steps: Sequence[TileStep]) -> np.ndarray:
         full, all_units = self.units
+        narrow = self.weights_dtype
+        kinds = [narrow + WIDENING, *["f32"] * len(steps)] if self.widens and len(steps) > 1 else [narrow] * len(steps)
         rows = []
-        for t in steps:
+        for t, weights in zip(steps, kinds, strict=False):
             main, tail = (
                 kernel_address(
-                    tile_name(
-                        "f32" if self.widens else self.weights_dtype,
-                        n,
-                        t.segments,
-                        t.length,
-                        self.tap_channels,
-                        self.pixel_bytes,
-                        self.finish,
-                    )
+                    tile_name(weights, n, t.segments, t.length, self.tap_channels, self.pixel_bytes, self.finish)
                 )
                 if used
                 else 0
@@ -231,12 +227,20 @@ def finishes(out_dtype: str) -> bool:
 def groups_of_block(groups: int, taps: int, pixels: int, out_dtype: str) -> int:
     """Groups of 16 channels, of so many taps each, that fill a block: an even number, or all of them.
 
-    The pixels of a block stay in the caches nearest to the core while all units' weights go by. With 512-bit vectors
-    sums would rest too often for what that saves, as would those of few pixels.
+    The pixels of a block stay in the caches nearest to the core while all units' weights go by. Sums of few pixels
+    would rest too often for what that saves.
     """
-    whole = host().wide or pixels < 3 * host().tile_rows or not finishes(out_dtype)
-    blocks = 1 if whole else max(1, round(groups * taps / _BLOCK_TAPS))
+    if pixels < 3 * host().tile_rows or not finishes(out_dtype):
+        return groups
+    blocks = _blocks(groups, taps, pixels)
     return min(groups, -(-groups // blocks) + -(-groups // blocks) % 2)
+
+
+def _blocks(groups: int, taps: int, pixels: int) -> int:
+    """How many blocks a sum goes in: shallow ones for small tiles, which read more for what they compute."""
+    if host().wide:
+        return -(-groups * 64 * min(pixels, _BLOCK_PIXELS) // (l2_bytes() // 2))
+    return max(1, round(groups * taps / _BLOCK_TAPS))
 
 
 def sums_bytes(cpu: Cpu) -> int:
@@ -296,21 +300,16 @@ def run_tiles(count: int, pixel_bytes: int) -> list[TileStep]:
     return steps
 
 
-def widened_type(source: str) -> str:
-    """The narrow type of weights that a kernel reading activations of type `source` can widen."""
-    return source if SIZE[source] < 4 else "f16"
-
-
 def check_weights(weights: str, source: str) -> None:
     """Raise ValueError where narrow weights are not of the type that goes with the activations."""
-    if SIZE[weights] < 4 and weights != widened_type(source):
+    if SIZE[weights] < 4 and weights != (source if SIZE[source] < 4 else "f16"):
         raise ValueError(f"{weights} weights do not go with {source} activations")
 
 
-def define(k: Kernel, dtype: str, source: str) -> None:
+def define(k: Kernel, dtype: str) -> None:
     """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end, last band?, first tap)`.
 
-    `dtype` is that of the results, `source` that of the activations.
+    `dtype` is that of the results.
     """
     epilogue.emit_function(k, dtype, EPILOGUE)
     with k.function("panels", [I64] * 9) as (desc, ctx, base, out, weights, begin, end, last, first_tap):
@@ -340,8 +339,7 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                 taps = k.minimum(end_tap - tap, f[CHUNK_TAPS])
                 k.store(f[TAPS] + (tap - first_tap) * 8, block + 8 * tiles.TAPS)
                 k.store(taps, block + 8 * tiles.TAP_COUNT)
-                wide = _widened(k, ctx, f, (panel, tap, taps, vectors), widened_type(source))
-                k.store(wide, block + 8 * tiles.WEIGHTS)
+                wide = place_weights(k, desc, ctx, block, panel + tap * f[TAP_BYTES] * vectors)
                 # The next weights come nearer while these are multiplied.
                 after = k.select((tap + taps) < end_tap, tap + taps, f[TAP_COUNT] + first_tap) * f[TAP_BYTES] * vectors
                 ahead, ahead_end = k.var(panel + after), panel + after + f[CHUNK_TAPS] * f[TAP_BYTES] * vectors
@@ -360,6 +358,7 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                     pitch.set(pitch.get() + live * f[PLACE_BYTES])
                     k.store(ahead.get(), block + 8 * tiles.NEXT)
                     k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
+                    k.store(wide, block + 8 * tiles.WEIGHTS)
                     with k.when(finishes & ~itself):
                         places = (at, shift, f[OC], f[OH], f[PIXEL_PITCH])
                         k.call("epilogue", desc, buffer, vectors, live, *places, *lanes)
@@ -369,18 +368,13 @@ def define(k: Kernel, dtype: str, source: str) -> None:
                     ahead.set(k.select(further < ahead_end, further, panel))
 
 
-def _widened(k: Kernel, ctx: Val, f: dict[int, Val], part: tuple[Val, Val, Val, Val], dtype: str) -> Val:
-    """Address of the weights of some taps (panel, first tap, taps, vectors), as fp32 where the tiles want them so."""
-    panel, tap, taps, vectors = part
-    tap_bytes = f[TAP_BYTES] * vectors
-    source = panel + tap * tap_bytes
-    result = k.var(source)
-    with k.when(f[WIDENED].ne(0)):
-        wide, size = scratch(k, ctx) + f[WIDENED], SIZE[dtype]
-        with k.loop(taps * tap_bytes, step=LANES * size) as at:
-            k.store(k.load_f32(source + at, dtype), wide + at * (4 // size))
-        result.set(wide)
-    return result.get()
+def place_weights(k: Kernel, desc: Val, ctx: Val, block: Val, weights: Val) -> Val:
+    """Tell the first tile of a band where its weights are and go as fp32; returns where those of the others are."""
+    widened = k.field(desc, WIDENED)
+    wide = k.select(widened.ne(0), scratch(k, ctx) + widened, weights)
+    k.store(weights, block + 8 * tiles.WEIGHTS)
+    k.store(wide, block + 8 * tiles.WIDE)
+    return wide
 
 
 def emit_block(k: Kernel, desc: Val, f: dict[int, Val], block: Val, places: tuple[Val, Val], dtype: str) -> Val:

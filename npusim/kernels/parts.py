@@ -10,9 +10,10 @@ from npusim.kernels.ir import SIZE
 
 BAND_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 56, 64, 128)
 SPLIT_COUNTS = (1, 2, 3, 4, 6, 8)
-# Cycles, measured on AVX2 and AVX-512 machines: a vector widened into scratch, a vector of weights widened, a tile's
-# beginning and end, a part handed to a thread; bytes of weights from beyond the level-2 cache in a cycle.
-_FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 7.0, 2.5, 60.0, 400.0
+# Cycles, measured on AVX2 and AVX-512 machines: 16 channels of a pixel widened into scratch, a vector of weights
+# widened inside a tile, a tile's beginning and end, a part handed to a thread; bytes of weights from beyond the level-2
+# cache in a cycle.
+_FILL_CYCLES, _WIDEN_CYCLES, _TILE_CYCLES, _PART_CYCLES = 14.0, 1.0, 60.0, 400.0
 _WEIGHT_BYTES_PER_CYCLE = 12.0
 _SLACK = 0.12
 _REST_CYCLES = 3.0  # a vector of sums stored and loaded again
@@ -41,8 +42,8 @@ def cut_cost(cut: Cut, depth: int, groups: int, weight_bytes: int, dtype: str) -
     width = 1 if host().wide else 2
     units = -(-groups * 16 // host().panel)
     cycles = depth * groups * width * cut.pixels / 2 + cut.tiles * units * _TILE_CYCLES
-    cycles += cut.filled * cut.splits * width * _FILL_CYCLES
-    widened = cut.bands if cut.fewest >= 3 else cut.tiles  # else every tile widens for itself
+    cycles += cut.filled * cut.splits * _FILL_CYCLES
+    widened = cut.bands if cut.fewest > 1 else cut.tiles
     cycles += 0 if panels.widens_freely(dtype) else widened * depth * groups * width * _WIDEN_CYCLES
     cycles += cut.bands * weight_bytes / _WEIGHT_BYTES_PER_CYCLE
     resting = -(-cut.pixels // cut.bands) * -(-groups // cut.splits) * 64 if cut.blocks > 1 else 0

@@ -10,7 +10,8 @@ depend on the tile's shape.
 Kernel name: `tile:<weights dtype>:<vectors>:<segments>x<length>:<channels per tap>:<pixel bytes>:<finish>`; with 0
 channels per tap the tile is depthwise: a tap multiplies each of 16 channels by its own weight. `finish` is the output
 dtype of a tile that can round and store by itself, with the expression that follows (see epilogue), or `raw`, or
-`sums` for one that leaves sums as a raw tile does, but knows the fields from [16] on.
+`sums` for one that leaves sums as a raw tile does, but knows the fields from [16] on. Weights of a type with `>f32`
+behind it are left at [22] as fp32, in the same order: the first tile of many widens them for all.
 Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of an int64 array:
 [0] x  [1] taps (int64 byte offsets)  [2] tap count  [3] weights  [4] bias (fp32)  [5] buffer (fp32
 [pixels][vectors*16], 16 at least)  [6] pitch between segments in bytes, or address of their places; for tiles that
@@ -19,7 +20,7 @@ store also [7] out (0: leave the sums in the buffer)  [8] out step of 16 channel
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
 from, laid out as the buffer (0: begin with the bias)  [18] for `sums`, bytes to be brought a tap (multiple of 64)
 [19] sums that replace those of each vector in the end, laid out as the buffer (0: none), but for the lanes from [20] up
-to [21].
+to [21]  [22] where weights go as fp32.
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
 """
 
@@ -56,11 +57,13 @@ from npusim.kernels.ir import F32, I32, LANES, SIZE, Kernel, Val, Var, vec
     KEPT,
     FIRST_LANE,
     END_LANE,
+    WIDE,
     BLOCK_FIELDS,
-) = range(23)
+) = range(24)
 HALF = 0
 RAW = "raw"
 SUMS = "sums"
+WIDENING = ">f32"  # after the type of narrow weights: the tile leaves them behind as fp32
 # Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
 # longer runs apart until sums no longer fit the registers.
 _RUN = 4
@@ -83,14 +86,16 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     if family == "peak":
         _emit_peak(k, int(parameters))
         return
-    weights, vectors, shape, channels, pixel, finish = parameters.split(":")
+    stored, vectors, shape, channels, pixel, finish = parameters.split(":")
+    weights, leaves = stored.removesuffix(WIDENING), stored.endswith(WIDENING)
     segments, length = (int(n) for n in shape.split("x"))
     with k.main() as (block, _part, _ctx):
         extent = (segments * max(1, length), max(1, int(vectors)), LANES if int(vectors) else LANES // 2)
         sums = _emit_start(k, block, extent, finish != RAW)
         some = k.field(block, AHEAD_BYTES) if finish == SUMS else prefetched_bytes(k.cpu)
         ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
-        _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead)
+        wide = k.field(block, WIDE) if leaves else None
+        _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead, wide)
         if finish != RAW:
             _emit_kept(k, block, sums)
         if finish in (RAW, SUMS):
@@ -125,8 +130,10 @@ def _emit_sums(
     acc: list[list[Var]],
     shape: tuple[int, int, int, int],
     ahead: tuple[Val, Val | int] | None,
+    wide: Val | None,
 ) -> None:
-    """The multiply-adds: over taps, and over runs of a tap's channels; `ahead` is memory asked for, bytes a tap."""
+    """The multiply-adds: over taps, and over runs of a tap's channels; `ahead` is memory asked for, bytes a tap, and
+    `wide` where the weights go as fp32."""
     segments, length, channels, pixel = shape
     x, taps, count, w, pitch = (k.field(block, i) for i in (X, TAPS, TAP_COUNT, WEIGHTS, PITCH))
     places = [k.field(pitch, s) if length == 0 else pitch * s for s in range(segments)]
@@ -137,19 +144,31 @@ def _emit_sums(
         row = x + k.load(taps + t * 8)
         pixels = [(row + place, i * pixel) for place in places for i in range(max(1, length))]
         at = panel.get()
+        to = None if wide is None else wide + t * (max(1, channels) * lanes * vectors * 4)
         if channels == 0:
-            _multiply(acc, (k.load(base + skip, vec(F32)) for base, skip in pixels), [k.load_f32(at, weights)])
+            own = _weights(k, at, to, weights, 1, lanes)
+            _multiply(acc, (k.load(base + skip, vec(F32)) for base, skip in pixels), own)
         if ahead is not None:
             asked, some = ahead[0] + t * ahead[1], ahead[1]
             with k.loop(some, step=64) as line:
                 k.prefetch(asked + line)
         with k.loop(channels, step=run) if run < channels else nullcontext(k.const(0)) as first:
             here, shifted = at + first * step, [(base + first * 4, skip) for base, skip in pixels]
+            left = None if to is None else to + first * (lanes * vectors * 4)
             for c in range(run):
-                line = here + c * step
-                own = [k.load_f32(line + j * LANES * SIZE[weights], weights, lanes) for j in range(vectors)]
+                kept = None if left is None else left + c * (lanes * vectors * 4)
+                own = _weights(k, here + c * step, kept, weights, vectors, lanes)
                 _multiply(acc, (k.splat(k.load(base + (skip + 4 * c), F32), lanes) for base, skip in shifted), own)
         panel.set(at + max(1, channels) * step)
+
+
+def _weights(k: Kernel, at: Val, wide: Val | None, dtype: str, vectors: int, lanes: int) -> list[Val]:
+    """Vectors of weights as fp32, stored as such at `wide` where that is given."""
+    own = [k.load_f32(at + j * lanes * SIZE[dtype], dtype, lanes) for j in range(vectors)]
+    if wide is not None:
+        for j, weight in enumerate(own):
+            k.store(weight, wide + j * lanes * 4)
+    return own
 
 
 def _multiply(acc: list[list[Var]], values: Iterable[Val], weights: list[Val]) -> None:

@@ -215,13 +215,7 @@ def _emit_piece(k: Kernel, planes: int) -> None:
         rows = k.select(last.ne(0), k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
         count = k.select(last.ne(0), k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
         (full, _, vectors), taps = _unit_of(k, desc, unit), k.field(block, tiles.TAP_COUNT)
-        weights, widened = k.var(weights_at(desc, unit, plane, tap)), k.field(desc, panels.WIDENED)
-        with k.when(widened.ne(0)):
-            wide = scratch(k, ctx) + widened
-            with k.loop(taps * k.field(desc, panels.TAP_BYTES) * vectors, step=32) as at:
-                k.store(k.load_f32(weights.get() + at, "f16"), wide + at * 2)
-            weights.set(wide)
-        k.store(weights.get(), block + 8 * tiles.WEIGHTS)
+        wide = panels.place_weights(k, desc, ctx, block, weights_at(desc, unit, plane, tap))
         v, ahead = k.field(block, tiles.X), k.var(weights_at(desc, *following))
         with k.loop(count) as t:
             row = rows + t * 32
@@ -232,6 +226,7 @@ def _emit_piece(k: Kernel, planes: int) -> None:
             k.store(k.select(tap.eq(0), 0, to), block + 8 * tiles.START)
             k.store(ahead.get(), block + 8 * tiles.NEXT)
             k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
+            k.store(wide, block + 8 * tiles.WEIGHTS)
             ahead.set(ahead.get() + taps * k.field(block, tiles.AHEAD_BYTES))
         k.store(v, block + 8 * tiles.X)
 

@@ -42,6 +42,7 @@ MORE = [
     "map:f32:i64:round(x0)",
     "map:f32,f32:f16:pow(x0,x1)",
     "tile:f16:2:1x14:16:64:f32",
+    *("tile:f16>f32:2:2x7:16:64:f16", "tile:bf16>f32:1:1x6:16:64:bf16", "tile:i8>f32:1:1x6:0:64:raw"),
     "tile:f32:1:1x6:0:64:raw",
     "conv:f16:f16:lanes",
     *(f"conv:bf16:bf16:{kind}" for kind in ("dense", "narrow", "depthwise", "lanes", "pieces")),

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from npusim.kernels import panels, parts
 from npusim.kernels.epilogue import Epilogue
 from npusim.kernels.matmul import Batch, Matrix, matmul, pack_b_at_run_time, pack_matmul
 from tests.npusim.kernels.inputs import address, run_both, stored, values
@@ -105,3 +106,28 @@ def test_order_of_summation_is_that_of_a_1x1_convolution(rng: np.random.Generato
         lambda t: matmul(42, 50, 30, left, b, Matrix.nd(address(t), "f32", 30)), np.zeros((42, 30), np.float32)
     )
     np.testing.assert_array_equal(from_blocked(by_conv)[0, :30].reshape(30, 42).T, by_matmul)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_results_depend_neither_on_the_cut_nor_on_who_widens_the_weights(
+    dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m, k, n = 45, 700, 70
+    a, b, bias = values(rng, (m, k), dtype, special=True), values(rng, (k, n), dtype), values(rng, (n,), "f32")
+    left, results = Matrix.nd(address(a), dtype, k), []
+    for rows, splits, groups in ((m, 1, 100), (16, 2, 100), (28, 1, 20), (30, 3, 7)):
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "matmul_split", lambda *_, cut=(rows, splits): cut)
+            patch.setattr(panels, "_blocks", lambda all_groups, *_, some=groups: -(-all_groups // some))
+            for packed in (pack_matmul(*stored(b)), pack_matmul(b.astype(np.float32))):
+                results.append(
+                    run_both(
+                        lambda t, held=packed: matmul(m, k, n, left, held, Matrix.nd(address(t), dtype, n), bias),
+                        np.full((m, n), 7, DTYPES[dtype]),
+                    )
+                )
+    # The sign of NaN is left open.
+    assert len({np.where(np.isnan(r), np.array(7, r.dtype), r).tobytes() for r in results}) == 1
+    assert len({np.isnan(r).tobytes() for r in results}) == 1
+    with np.errstate(all="ignore"):
+        assert_rounded(results[0], product(a, b, bias))
