@@ -151,9 +151,7 @@ def matmul(
     band, splits = parts.matmul_split(m, k, n, len(many.a), units[1], b.dtype, some)
     per_split = -(-units[1] // splits)
     bands = -(-m // band)
-    rows = (band, m - (bands - 1) * band)
-    tap = max(length for some_rows in rows for length in panels.run_lengths(some_rows)) * _PIXEL
-    tiles, last_tiles = (_tiles_apart(some_rows, some * tap) for some_rows in rows)
+    tap, (tiles, last_tiles) = _tiles_apart((band, m - (bands - 1) * band), some)
     core = panels.Core(
         weights=b.data,
         weights_dtype=b.dtype,
@@ -188,9 +186,11 @@ def matmul(
     return task
 
 
-def _tiles_apart(rows: int, tile_bytes: int) -> list[panels.TileStep]:
-    """Tiles over so many rows of A, each in memory of its own."""
-    return [replace(t, x_offset=i * tile_bytes) for i, t in enumerate(panels.run_tiles(rows, _PIXEL))]
+def _tiles_apart(bands: Sequence[int], groups: int) -> tuple[int, list[list[panels.TileStep]]]:
+    """Bytes of a group of columns in a tile, and the tiles over so many rows of each band, in memory of their own."""
+    tap = max(length for rows in bands for length in panels.run_lengths(rows)) * _PIXEL
+    runs = [panels.run_tiles(rows, _PIXEL) for rows in bands]
+    return tap, [[replace(t, x_offset=i * groups * tap) for i, t in enumerate(run)] for run in runs]
 
 
 def generate(k: Kernel, family: str, parameters: str) -> None:
