@@ -29,6 +29,9 @@ DEFAULT_SOC = "Ascend910B3"
 _FIRST_GENERATION = "Ascend910B-30core"
 _HERE = Path(__file__).parent / "targets"
 _LEAF_KEYS = {"value", "source", "sure"}
+_MOST = 1e15
+"""Of a constant; a hundred thousand times the largest there is."""
+_POSITIVE = ("cores", "memory")
 _REQUIRED_GROUPS = (
     "cores",
     "numerics",
@@ -279,6 +282,8 @@ def _load_path(path: Path) -> Target:
         for group in _REQUIRED_GROUPS
         if group not in tree
     ]
+    if path.parent != _HERE:
+        problems += _misfits(constants, str(path))
     if problems:
         raise TargetError(problems)
     try:
@@ -364,6 +369,43 @@ def _flatten(
             )
         else:
             into[name] = Constant(item["value"], str(item["source"]), item["sure"])
+
+
+def _misfits(constants: Mapping[str, Constant], place: str) -> list[Problem]:
+    """Constants that are of another kind than the same ones of the chips that come with the package."""
+    found = []
+    for name, constant in constants.items():
+        expected = _unlike(constant.value, _examples().get(name, constant.value))
+        group = name.partition(".")[0]
+        if not expected and group in _POSITIVE and not isinstance(constant.value, bool) and constant.value == 0:
+            expected = "more than 0"
+        if expected:
+            found.append(Problem(f"{place}: '{name}' does not fit", expected=expected, got=repr(constant.value)))
+    return found
+
+
+@cache
+def _examples() -> Mapping[str, Any]:
+    """A value of every constant that the chips of the package have."""
+    return {name: item.value for soc in known_targets() for name, item in _load_name(soc).constants.items()}
+
+
+def _unlike(value: Any, example: Any) -> str:
+    """What would be of the same kind as the example; "" if the value is."""
+    if isinstance(example, bool | str):
+        kind = "true or false" if isinstance(example, bool) else "a text"
+        return "" if type(value) is type(example) else kind
+    if isinstance(example, list):
+        fits = isinstance(value, list) and len(value) == len(example)
+        return "" if fits and not any(map(_unlike, value, example)) else f"{len(example)} numbers"
+    if isinstance(example, dict):
+        keys = set(example)  # widths in bytes are what they are, element types differ from chip to chip
+        alike = isinstance(value, dict) and (set(value) == keys or all(isinstance(key, str) for key in (*value, *keys)))
+        first = next(iter(example.values()), 0)
+        fits = alike and not any(_unlike(item, first) for item in value.values())
+        return "" if fits else f"a mapping such as {example}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "" if is_number and 0 <= value <= _MOST else f"a number from 0 to {_MOST:g}"
 
 
 def _build(tree: Mapping[str, Any], constants: Mapping[str, Constant]) -> Target:

@@ -23,6 +23,21 @@ from npusim.session import InferenceSession
 VERSION = 1
 SAMPLES = 1024
 _MOVED_TASKS = 6
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("soc", "precision"), str),
+    **dict.fromkeys(("cycles", "peak_bytes", "weights_bytes", "tasks", "host_tasks"), int),
+    "inputs": (dict, str),
+    "outputs": (list, dict),
+    "task_cycles": (dict, int),
+}
+_OUTPUT_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("name", "dtype", "digest"), str),
+    **dict.fromkeys(("mean", "std"), float),
+    "shape": (list, int),
+    "values": (list, float | str),
+    "not_finite": int,
+}
+"""What is read of a golden, and of every output in it: a type, or that of a collection and of what it holds."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,7 @@ def read_golden(path: str | Path) -> dict[str, Any]:
     """Read a golden file.
 
     Raises:
-        UsageError: it is missing, no JSON, or not a golden of this version.
+        UsageError: it is missing, no JSON, not a golden of this version, or damaged.
     """
     path = Path(path)
     if not path.exists():
@@ -105,8 +120,16 @@ def read_golden(path: str | Path) -> dict[str, Any]:
         golden = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read golden '{path}'", got=str(error), hint="make it again with --update") from error
-    if not isinstance(golden, dict) or golden.get("version") != VERSION or golden.keys() < {"outputs", "cycles"}:
+    if not isinstance(golden, dict) or golden.get("version") != VERSION:
         raise UsageError(f"'{path}' is no golden of version {VERSION}", hint="make it again with --update")
+    wrong = [f"'{name}'" for name, kind in _KINDS.items() if not _is(golden.get(name), kind)]
+    if not wrong:
+        outputs = enumerate(golden["outputs"])
+        wrong = [f"'{name}' of output {number}" for number, item in outputs
+                 for name, kind in _OUTPUT_KINDS.items() if not _is(item.get(name), kind)]  # fmt: skip
+    if wrong:
+        text = f"golden '{path}' is damaged: {', '.join(wrong)} missing or wrong"
+        raise UsageError(text, hint="make it again with --update")
     return golden
 
 
@@ -151,6 +174,15 @@ def print_check(report: CheckReport, console: Any) -> None:
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value read from a golden is of a kind in ``_KINDS``."""
+    if not isinstance(kind, tuple):
+        return isinstance(value, kind)
+    outer, inner = kind
+    held = value.values() if isinstance(value, dict) else value
+    return isinstance(value, outer) and all(isinstance(item, inner) for item in held)
 
 
 def _digest(array: np.ndarray) -> str:

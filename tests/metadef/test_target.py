@@ -100,6 +100,42 @@ def test_own_file_inherits_and_hashes_by_content(tmp_path):
     assert load_target(str(path)) != mine
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("memory.l2_tb_s", "fast", "a number from 0"),
+        ("memory.l2_tb_s", "-1", "a number from 0"),
+        ("memory.l2_tb_s", ".nan", "a number from 0"),
+        ("memory.l2_tb_s", "1.0e+40", "a number from 0"),
+        ("memory.device_bytes", "0", "more than 0"),
+        ("cores.cube", "true", "a number from 0"),
+        ("cores.coupled", "1", "true or false"),
+        ("numerics.overflow", "3", "a text"),
+        ("numerics.c0", "[8, 16]", "a mapping such as"),
+        ("cube.macs_per_cycle", "{float16: many}", "a mapping such as"),
+        ("vector.instructions.add", "{2: [1, 1]}", "a mapping such as"),
+        ("vector.instructions.add", "{2: [1, 1], 4: [1]}", "a mapping such as"),
+        ("vector.instructions.add", "{2: [1, 1], 4: [1, x]}", "a mapping such as"),
+    ],
+)
+def test_constants_of_another_kind_are_named(tmp_path, name, value, expected):
+    path = tmp_path / "Bad.yaml"
+    *groups, key = name.split(".")
+    head = "".join(f"{' ' * depth}{group}:\n" for depth, group in enumerate(groups))
+    leaf = f"{' ' * len(groups)}{key}: {{value: {value}, source: x, sure: unknown}}\n"
+    path.write_text(f"inherits: Ascend910B3\n{head}{leaf}")
+    with pytest.raises(TargetError, match="does not fit") as caught:
+        load_target(str(path))
+    (problem,) = caught.value.problems
+    assert f"'{name}'" in problem.message and expected in problem.expected
+
+
+def test_constants_of_ones_own_are_taken_as_they_are(tmp_path):
+    path = tmp_path / "Mine.yaml"
+    path.write_text("inherits: Ascend910B3\nmine:\n  note: {value: text, source: x, sure: unknown}\n")
+    assert load_target(str(path)).value("mine.note") == "text"
+
+
 def test_faults_of_a_file_come_together(tmp_path):
     path = tmp_path / "Bad.yaml"
     path.write_text("inherits: Ascend910B3\ncores:\n  cube: 3\n  vector: {value: 1, source: x, sure: surely}\n")

@@ -74,6 +74,22 @@ def test_files_that_are_no_goldens_are_refused(tmp_path: Path):
             read_golden(tmp_path / "bad.json")
 
 
+@pytest.mark.parametrize("key", ["soc", "precision", "inputs", "outputs", "cycles", "task_cycles", "host_tasks"])
+@pytest.mark.parametrize("value", [None, [None], {"a": None}, 1.5])
+def test_damaged_goldens_name_what_is_wrong(golden: dict[str, Any], tmp_path: Path, key: str, value: Any):
+    with pytest.raises(UsageError, match=f"is damaged: '{key}' missing or wrong"):
+        read_golden(write_golden(tmp_path / "g.json", golden | {key: value}))
+    with pytest.raises(UsageError, match=f"is damaged: '{key}' missing or wrong"):
+        read_golden(write_golden(tmp_path / "g.json", {name: item for name, item in golden.items() if name != key}))
+
+
+@pytest.mark.parametrize("key", ["name", "shape", "dtype", "digest", "values", "not_finite", "mean", "std"])
+def test_damaged_outputs_of_goldens_are_told(golden: dict[str, Any], tmp_path: Path, key: str):
+    odd = golden | {"outputs": [golden["outputs"][0] | {key: None}]}
+    with pytest.raises(UsageError, match=f"is damaged: '{key}' of output 0"):
+        read_golden(write_golden(tmp_path / "g.json", odd))
+
+
 def test_outputs_that_are_not_numbers_can_be_stored(golden: dict[str, Any], tmp_path: Path):
     from npusim.check import _output_facts
 
