@@ -58,7 +58,7 @@ def load_schedule(
     if form == "json":
         return _from_json(path)
     if form == "om":
-        return _from_om(path)
+        return _from_om(path, options)
     if form:
         return _from_ge(path)
     from metadef.compiler import schedule_model
@@ -114,7 +114,7 @@ def _from_json(path: Path) -> PlanSource:
     return PlanSource("case", case.schedule, case.capacity)
 
 
-def _from_om(path: Path) -> PlanSource:
+def _from_om(path: Path, options: CompileOptions | None) -> PlanSource:
     """Our own offline models are selected anew from their graph; of a vendor's the graph alone can be read.
 
     A file holds the graph of its largest gear and the programs of all: the plans of the others are those in the file.
@@ -127,11 +127,12 @@ def _from_om(path: Path) -> PlanSource:
     from metadef.reorder import reorder
     from metadef.schedule_edit import forbid_reuse
     from metadef.select import select
-    from metadef.target import load_target
+    from metadef.target import chip_of
 
     model = load_om(path, verify_weights=False)
     made_with = model.attrs.get(SCHEDULE_ATTR, {})
-    schedule = select(model.graph, load_target(model.soc), made_with.get("conv", "direct"))
+    target = chip_of(model.soc, options.soc if options else None)
+    schedule = select(model.graph, target, made_with.get("conv", "direct"))
     if made_with.get("reorder"):
         schedule = reorder(schedule)
     schedule = forbid_reuse(schedule, made_with.get("no_reuse", ()))

@@ -69,6 +69,21 @@ def load_target(soc: str) -> Target:
     return _load_name(soc)
 
 
+def chip_of(soc: str, given: str | None) -> Target:
+    """The chip that something was compiled for: ``given``, a name or a file, where it is that chip; else by its name.
+
+    Raises:
+        TargetError: as :func:`load_target`; the chip is none of the package's, and its file is not given.
+    """
+    target = load_target(given) if given is not None else None
+    if target is not None and target.soc == soc:
+        return target
+    if soc not in known_targets():
+        hint = "give the chip's own file: --soc PATH.yaml"
+        raise TargetError(f"'{soc}' is no chip of the package", expected=", ".join(known_targets()), hint=hint)
+    return load_target(soc)
+
+
 def replaced(target: Target, values: Mapping[str, Any]) -> Target:
     """The chip with other values of some constants (dotted keys).
 

@@ -246,7 +246,11 @@ def _variant(
     """The network planned, run and timed with the chosen tensors at a residue."""
     variant = replan(made, with_residue(made.schedule, chosen, residue))
     running = SessionOptions(
-        threads=options.threads, numerics=options.numerics, deterministic=options.deterministic, checked=options.checked
+        soc=options.soc,
+        threads=options.threads,
+        numerics=options.numerics,
+        deterministic=options.deterministic,
+        checked=options.checked,
     )
     session = InferenceSession(variant.model, running)
     digests = _digests(session, feeds)

@@ -20,7 +20,7 @@ from metadef.flow import task_path
 from metadef.gears import GearChoice, parse_gears
 from metadef.model import Model, load_om
 from metadef.program import Binding, Program
-from metadef.target import Target, load_target
+from metadef.target import Target, chip_of, load_target
 from npusim.device import check_output_names, named_arrays, public_type
 from npusim.gears import GearBox
 from npusim.loaded import LoadedProgram, TaskRun
@@ -150,7 +150,7 @@ class InferenceSession:
         self.options = options or SessionOptions()
         self._compilation: Compilation | None = None
         self.model = self._make_model(source, on_stage)
-        self.target = load_target(self.model.soc)
+        self.target = self._compilation.target if self._compilation else chip_of(self.model.soc, self.options.soc)
         for program in self.model.programs.values():
             check_on_chip(program, self.target)
         # Neither of the two callables holds the session: it goes, threads and all, when its last user lets go.
@@ -330,8 +330,8 @@ class InferenceSession:
         """Refuse options that a compiled model can no longer follow."""
         program = model.program
         hint = "compile the .onnx file again with these options"
-        for name, has in (("soc", model.soc), ("precision", program.precision)):
-            wanted = getattr(self.options, name)
+        soc = self.options.soc and load_target(self.options.soc).soc
+        for name, wanted, has in (("soc", soc, model.soc), ("precision", self.options.precision, program.precision)):
             if wanted is not None and wanted != has:
                 text = f"the model was compiled for another {name}"
                 raise UsageError(text, expected=wanted, got=has, hint=hint)

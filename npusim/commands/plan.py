@@ -11,6 +11,7 @@ import click
 
 from metadef.error import PlanError, Problem, UsageError
 from npusim.commands.options import (
+    DEFAULT_SOC,
     Figure,
     gear_options,
     json_option,
@@ -215,8 +216,11 @@ def _planned(
     except PlanError as error:
         raise _with_advice(error, schedule, capacity, at_batch) from error
     check_plan(schedule, made)
-    if schedule.soc in known_targets():
-        check_plan_memory(made, load_target(schedule.soc))
+    chip = load_target(options["soc"] or DEFAULT_SOC)
+    if schedule.soc != chip.soc and schedule.soc in known_targets():
+        chip = load_target(schedule.soc)
+    if schedule.soc == chip.soc:
+        check_plan_memory(made, chip)
     return made
 
 

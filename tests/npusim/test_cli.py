@@ -183,6 +183,16 @@ def test_files_that_steer_and_feed_are_never_written_over(call: Call, tmp_path: 
     assert not Path("sub").exists()
 
 
+def test_commands_take_a_chip_of_ones_own(call: Call):
+    Path("Mine.yaml").write_text("inherits: Ascend910B3\nsoc: Mine\n")
+    assert call("compile", DIGITS, *ONE, "--soc", "./Mine.yaml", "-o", "m.om").code == 0
+    for words in (("plan",), ("run",), ("explain",), ("align", "--residues", "256"), ("compare",), ("bisect",)):
+        assert call(words[0], DIGITS, *words[1:], *ONE, "--soc", "./Mine.yaml").code == 0
+    for command in ("run", "plan", "compare"):
+        assert call(command, "m.om", "--soc", "Mine.yaml").code == 0
+        refused(call(command, "m.om"), "--soc PATH.yaml")
+
+
 def test_a_planner_case_is_never_written_over(call: Call):
     case = {"name": "c", "tensors": [{"id": 0, "lower": 0, "upper": 2, "size": 512}]}
     Path("plan.json").write_text(json.dumps(case))

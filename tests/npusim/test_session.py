@@ -173,6 +173,25 @@ def test_offline_models_refuse_what_is_decided(om_path: Path, options: SessionOp
         InferenceSession(om_path, options)
 
 
+def test_a_chip_of_ones_own_serves_from_the_file_to_the_offline_model(tmp_path: Path):
+    """Even where it is called as one of the package's: its file says what it is."""
+    usual = InferenceSession(digits_model(), SessionOptions(dims=ONE))
+    for name in ("Mine", "Ascend910B3"):
+        chip = tmp_path / f"{name}.yaml"
+        clock = "clock_mhz: {value: 900, source: test, sure: unknown}"
+        chip.write_text(f"inherits: Ascend910B3\nsoc: {name}\ncores:\n  {clock}\n")
+        session = InferenceSession(digits_model(), SessionOptions(dims=ONE, soc=str(chip)))
+        assert session.target.clock_mhz == 900 and session.profile.cycles != usual.profile.cycles
+        path = save_om(session.model, tmp_path / f"{name}.om")
+        again = InferenceSession(path, SessionOptions(soc=str(chip)))
+        np.testing.assert_array_equal(again.run(None, picture())[0], session.run(None, picture())[0])
+        assert again.profile.cycles == session.profile.cycles
+    with pytest.raises(TargetError, match=r"(?s)'Mine' is no chip of the package.*--soc PATH.yaml"):
+        InferenceSession(tmp_path / "Mine.om")
+    with pytest.raises(UsageError, match="compiled for another soc"):
+        InferenceSession(tmp_path / "Mine.om", SessionOptions(soc="Ascend910B3"))
+
+
 def test_offline_models_need_no_compiler(om_path: Path):
     code = f"""
         import sys
