@@ -315,8 +315,9 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     parent = tree.pop("inherits", None)
     if parent is None:
         return tree
-    beside = path.parent / f"{parent}.yaml"
-    return _merge(_read(beside if beside.exists() else _HERE / f"{parent}.yaml", (*seen, path)), tree)
+    beside = path.parent / f"{parent}.yaml"  # a file that is called as a chip of the package may inherit from that one
+    ancestor = beside if beside.exists() and not beside.samefile(path) else _HERE / f"{parent}.yaml"
+    return _merge(_read(ancestor, (*seen, path)), tree)
 
 
 def _parse(path: Path) -> dict[str, Any]:
