@@ -20,7 +20,7 @@ from timing_split import Adjust, published
 
 _ALIASES = {
     "AddN": "AccumulateNV2", "ReduceSum": "ReduceSumD", "BroadcastTo": "BroadcastToD", "mish": "Mish",
-    "sigmoid": "Sigmoid",
+    "sigmoid": "Sigmoid", "Softmax": "SoftmaxV2",
     "exp": "Exp", "gelu": "Gelu", "maximum": "Maximum", "softmax": "SoftmaxV2", "rms_norm": "RmsNorm",
     "19_ReLU": "Relu", "20_LeakyReLU": "LeakyRelu", "22_Tanh": "Tanh", "23_Softmax": "SoftmaxV2",
     "24_LogSoftmax": "LogSoftmaxV2", "28_HardSigmoid": "HardSigmoid", "29_Softplus": "Softplus", "31_ELU": "Elu",

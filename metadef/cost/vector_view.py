@@ -316,11 +316,11 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
         return _sum_kernel(kernel, work, target)
     x = next(desc for desc in kernel.inputs if desc is not None)
     if x.format is Format.FRACTAL_NZ:
-        return _fractal_rows(kernel, x, work)
+        return _fractal_rows(kernel, x, work, target)
     elements = _stored_elements(x)
     units, unit_elements = _units(kernel, elements)
     rows, length, inner = _row_shape(kernel)
-    names, width = _instructions(kernel, work)
+    names, width = _row_instructions(kernel, work, target)
     if inner > 1:
         # Rows are added up element by element, each into the sums of the one before.
         names = ["accumulate" if name.startswith("reduce_") else name for name in names]
@@ -347,6 +347,14 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     )  # fmt: skip
 
 
+def _row_instructions(kernel: Kernel, work: VectorWork, target: Target) -> tuple[list[str], int]:
+    """As :func:`_instructions`; first-generation kernels divide once a row and multiply by the quotient (softmax in
+    training steps)."""
+    names, width = _instructions(kernel, work)
+    once = target.coupled and "div" in work.per_row
+    return ["mul" if once and name == "div" else name for name in names], width
+
+
 def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     """Columns of one unit of ``outer`` sums over rows of ``columns`` elements (``size`` bytes each): a line, or where
     there are too few lines to share them evenly, what gives most cores the same number of blocks (published launches:
@@ -360,7 +368,7 @@ def column_strip(columns: int, outer: int, size: int, target: Target) -> int:
     return min(columns, block * (blocks // pieces if 2 * pieces >= min(most, blocks) else ceil(blocks / most)))
 
 
-def _fractal_rows(kernel: Kernel, x: TensorDesc, work: VectorWork) -> VectorView:
+def _fractal_rows(kernel: Kernel, x: TensorDesc, work: VectorWork, target: Target) -> VectorView:
     """Rows in FRACTAL_NZ: strips of sixteen rows, reduced side by side over their fractals, then within the last one.
 
     Calls on different blocks do not wait for each other, except where a reduction combines them.
@@ -368,7 +376,7 @@ def _fractal_rows(kernel: Kernel, x: TensorDesc, work: VectorWork) -> VectorView
     *_, blocks, row_blocks, rows, c0 = x.shape
     elements = _stored_elements(x)
     units, unit_elements = _units(kernel, elements)
-    names, width = _instructions(kernel, work)
+    names, width = _row_instructions(kernel, work, target)
     strips = elements // (blocks * rows * c0)
     listed = []
     for name in names:

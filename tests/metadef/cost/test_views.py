@@ -85,6 +85,18 @@ def test_softmax_runs_its_list_once_a_row():
     assert by_name["exp"].all_calls == 8
 
 
+@pytest.mark.parametrize("layout", [Format.ND, Format.FRACTAL_NZ])
+def test_first_generation_softmax_divides_once_a_row(layout):
+    desc = TensorDesc((12, 128, 128), FP16, Format.ND, layout, 16)
+    kernel = Kernel("SoftmaxV2", Engine.VECTOR, (desc,), (desc,), {"axes": (-1,)})
+    divided = {}
+    for target in (B3, P3):
+        work = [item for item in VectorView.of(kernel, target).work if item.mnemonic in ("div", "mul")]
+        assert [item.mnemonic for item in work] == ["mul" if target.coupled else "div", "div"]
+        divided[target] = sum(item.bytes + 256 * item.repeats for item in work if item.mnemonic == "div")
+    assert divided[P3] < divided[B3] / 4
+
+
 def test_small_operands_are_loaded_once_a_core():
     x, bias = TensorDesc((64, 1024), FP16), TensorDesc((1024,), FP16)
     view = VectorView.of(Kernel("Add", Engine.VECTOR, (x, bias), (x,)), B3)
