@@ -166,7 +166,7 @@ def bisect_passes(
         raise UsageError(
             "the predicate is false before any pass has run",
             expected="true for the unchanged graph",
-            hint="look at the model, its inputs or the predicate itself",
+            hint="raise --limit, which single precision alone misses; or look at model, inputs or predicate",
         )
     low, high = 0, len(chosen)
     if good(high):

@@ -7,6 +7,7 @@ digests fill the header's checksum field: the first covers all but the weights, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 import threading
@@ -129,10 +130,15 @@ class OmFile:
         """Begin to compare the weights' digest in a thread of its own; what is returned waits for the outcome.
 
         Raises:
-            ModelError: when waited for: the weights were changed after they were written.
+            ModelError: when waited for: the weights were changed after they were written, or the file has gone.
         """
         whole: list[bool] = []
-        thread = threading.Thread(target=lambda: whole.append(self._weights_are_whole()), daemon=True)
+
+        def compare() -> None:
+            with contextlib.suppress(OSError):
+                whole.append(self._weights_are_whole())
+
+        thread = threading.Thread(target=compare, daemon=True)
         thread.start()
 
         def wait() -> None:

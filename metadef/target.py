@@ -163,6 +163,17 @@ class Target:
             raise TargetError(f"{self.soc} has no constant '{key}'", hint=suggest(key, self.constants))
         return constant.value
 
+    def number(self, key: str) -> float:
+        """A constant that is a number, by dotted key.
+
+        Raises:
+            TargetError: this chip has no such constant, or it is a switch, a text or a table.
+        """
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TargetError(f"constant '{key}' of {self.soc} is no number", got=repr(value))
+        return float(value)
+
     def c0(self, dtype: DType) -> int:
         """Channel block of blocked formats, in elements."""
         return int(self.value("numerics.c0").get(dtype.label, 32 // dtype.bytes))

@@ -58,7 +58,8 @@ def bisect_model(
         feeds: inputs by name; generated from ``seed`` when None.
 
     Raises:
-        UsageError: the feeds do not fit. OperatorError: the model has operators that only the host knows.
+        UsageError: the feeds do not fit, or single precision alone is beyond the limit. OperatorError: the model has
+            operators that only the host knows.
     """
     chosen = [item for item in passes if item.name not in options.disabled_passes]
     pass_options = PassOptions(precision=options.precision, disabled=options.disabled_passes)

@@ -84,7 +84,11 @@ def calibrate(
     """Move the constants, one after another and in ever smaller steps, as long as the error falls.
 
     Tiles are chosen once, with the chip's own constants: a fit moves times, not the vendor's choices.
+
+    Raises:
+        TargetError: the chip lacks one of the constants, or it is no number.
     """
+    start = {key: target.number(key) for key in keys}
     placed = [_place(task, target) for task in loaded.tasks]
     measured = np.array([task.measured_us for task in loaded.tasks])
 
@@ -95,7 +99,6 @@ def calibrate(
         error = np.abs(np.log(times(chip) / measured))
         return float(np.mean(np.minimum(error, 0.7)))
 
-    start = {key: float(target.value(key)) for key in keys}
     values, chip = dict(start), target
     if loaded.clock_mhz and "cores.clock_mhz" in values:
         values["cores.clock_mhz"] = round(loaded.clock_mhz)

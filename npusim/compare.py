@@ -117,10 +117,10 @@ def compare_model(
     session = InferenceSession(source, options)
     feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
-    pictures = picture_attrs(session.model.graph)
-    reference = {} if compiled_only else run_onnxruntime(source, feeds, pictures)
     names = [item.name for item in session.get_outputs()]
     ours = dict(zip(names, session.run(names, feeds), strict=True))
+    pictures = picture_attrs(session.model.graph)
+    reference = {} if compiled_only else run_onnxruntime(source, feeds, pictures)
     outputs = tuple(
         OutputError(**asdict(difference(array, reference[name])), name=name)
         for name, array in ours.items()

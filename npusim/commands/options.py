@@ -31,8 +31,8 @@ OFFLINE_FLAGS = {
     **{name: "--" + name.replace("_", "-") for name in GEAR_OPTIONS[:3]},
 }  # fmt: skip
 """Flags that steer the compiler, by the name of their value."""
-_PLAN_FLAGS = ("stream_weights", "no_reuse_op", "no_reuse")
-"""Those of them that only concern the memory plan."""
+_PLAN_FLAGS = ("stream_weights", "no_reuse_op", "no_reuse", *GEAR_OPTIONS)
+"""Those of them that concern the memory plan; of gears the planner says itself what it needs for them."""
 
 
 class Figure(click.FloatRange):
@@ -50,7 +50,7 @@ class Figure(click.FloatRange):
 def refuse_compiler_flags(model: str, options: dict[str, Any]) -> None:
     """Raises UsageError for flags that an offline model can no longer follow, all of them at once."""
     if model.endswith(".om"):
-        _refuse_flags(model, options)
+        _refuse_flags(model, "is compiled already", options)
 
 
 def refuse_schedule_flags(source: str, options: dict[str, Any]) -> None:
@@ -59,15 +59,16 @@ def refuse_schedule_flags(source: str, options: dict[str, Any]) -> None:
     from metadef.plan_source import has_fixed_shapes
 
     if has_fixed_shapes(source):
-        _refuse_flags(source, {name: value for name, value in options.items() if name not in _PLAN_FLAGS})
+        left = {name: value for name, value in options.items() if name not in _PLAN_FLAGS}
+        _refuse_flags(source, "holds its graph or schedule already", left)
 
 
-def _refuse_flags(model: str, options: dict[str, Any]) -> None:
+def _refuse_flags(model: str, why: str, options: dict[str, Any]) -> None:
     given = [flag for name, flag in OFFLINE_FLAGS.items() if options.get(name)]
     if given:
         raise UsageError(
-            f"'{model}' is compiled already: {', '.join(given)} would have to be known to the compiler",
-            hint="compile the .onnx file again with these options, or run it",
+            f"'{model}' {why}: {', '.join(given)} would have to be known to the compiler",
+            hint="give the .onnx file with these options",
         )
 
 

@@ -62,6 +62,7 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
 
     The allocation table and its three numbers; GE's own plan beside it where a dump has one.
     """
+    refuse_schedule_flags(source, options)
     compile_options = session_options(options, threads).compile_options()
     if options["out"]:
         from npusim.report.plan_files import NAMES
@@ -69,7 +70,6 @@ def plan(source: str, as_json: bool, threads: int, **options: Any) -> None:
         spare_sources([Path(options["out"]) / name for name in NAMES], source, read_files(options))
     if options["largest_batch"] or compile_options.gears is not None:
         _require_model(source)
-    refuse_schedule_flags(source, options)
     if options["largest_batch"]:
         _largest_batch(source, compile_options, options, as_json)
         return

@@ -137,6 +137,15 @@ def test_old_tables_with_32_bit_entries(tmp_path):
     assert open_om(path).read(PartitionType.MODEL_DEF) == b"graph"
 
 
+def test_a_file_that_has_gone_is_damaged_weights_and_no_fault_of_a_thread(tmp_path, capfd):
+    file = open_om(written(tmp_path / "x.om"))
+    file.path.unlink()
+    wait = file.verify_weights_beside()
+    with pytest.raises(ModelError, match="checksum of the weights differs"):
+        wait()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = written(tmp_path / "x.om", model=b"old")
     before = path.read_bytes()

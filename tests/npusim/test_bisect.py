@@ -9,6 +9,7 @@ import pytest
 
 from make_models import residual_block
 from metadef.compiler import CompileOptions
+from metadef.error import UsageError
 from metadef.graph import Graph
 from metadef.passes import PIPELINE, Pass, PassContext
 from npusim.bisect import bisect_model
@@ -48,6 +49,11 @@ def test_a_sound_pipeline_has_no_culprit():
 def test_half_precision_is_the_culprit_where_the_limit_is_tight():
     found = bisect_model(digits_model(), FEEDS, OPTIONS, limit=1e-5)
     assert found.culprit == "RefineRunningPrecision" and found.before < 1e-5 < found.after
+
+
+def test_a_limit_that_single_precision_alone_misses_is_told():
+    with pytest.raises(UsageError, match=r"(?s)before any pass.*raise --limit, which single precision"):
+        bisect_model(digits_model(), FEEDS, OPTIONS, limit=0)
 
 
 def test_models_in_bfloat16_are_judged_by_values_not_by_bits():

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from metadef.dtype import DType
-from metadef.error import UsageError
+from metadef.error import TargetError, UsageError
 from metadef.format import TensorDesc
 from metadef.kernel import Engine, Kernel
 from metadef.target import load_target, replaced
@@ -100,6 +100,13 @@ def test_columns_may_be_missing_or_of_the_newer_spelling(target, table, tmp_path
     assert len(load_op_summary(write(tmp_path / "few.csv", table, few), target).tasks) == len(table)
     with pytest.raises(UsageError, match="without Task Duration"):
         load_op_summary(write(tmp_path / "none.csv", table, [name for name in few if "Task" not in name]), target)
+
+
+@pytest.mark.parametrize("key", ["cores.coupled", "numerics.overflow", "cube.macs_per_cycle"])
+def test_only_numbers_are_fitted(target, table, tmp_path, key):
+    loaded = load_op_summary(write(tmp_path / "op_summary.csv", table), target)
+    with pytest.raises(TargetError, match=f"constant '{key}' of .* is no number"):
+        calibrate(loaded, target, [key])
 
 
 def test_command_writes_target_and_picture(table, tmp_path):

@@ -55,6 +55,11 @@ def test_a_model_that_onnxruntime_refuses_is_told():
         compare_model(model, {"x": np.ones(2, np.int32)})
 
 
+def test_feeds_that_do_not_fit_are_told_before_onnxruntime_sees_them():
+    with pytest.raises(UsageError, match=r"(?s)wrong shape.*\[2, 1, 28, 28\].*\[2, 3\]"):
+        compare_model(digits_model(), {"image": np.ones((2, 3), np.float32)}, SessionOptions(dims={"batch": 2}))
+
+
 def test_different_shapes_are_an_error():
     with pytest.raises(UsageError, match="different shape"):
         difference(np.zeros(3), np.zeros(4))

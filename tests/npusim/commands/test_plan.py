@@ -141,3 +141,14 @@ def test_a_refused_capacity_comes_with_three_ways_out(model: Path) -> None:
         call(model, "--dim", "h=16", "--dim", "w=16", "--dim", "n=1", "--capacity", 1500)
     text = str(refused.value)
     assert all(part in text for part in ("batch", "spill", "recompute", "(3)"))
+
+
+def test_flags_that_come_too_late_for_what_is_planned_are_refused(model: Path, tmp_path: Path) -> None:
+    case, offline = tmp_path / "case.csv", tmp_path / "m.om"
+    case.write_text("id,lower,upper,size\n0,0,2,5\n")
+    shapes = {"x": (1, 3, 64, 64)}
+    save_om(compile_model(model, CompileOptions(shapes=shapes)).model, offline)
+    for path in (case, offline):
+        with pytest.raises(UsageError, match="holds its graph or schedule already: --disable, --insert-op-conf would"):
+            call(path, "--disable", "PrunePass", "--insert-op-conf", "aipp.cfg", "--no-reuse")
+        call(path, "--no-reuse", "--capacity", "100000000")
