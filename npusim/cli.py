@@ -7,10 +7,12 @@ fault. The commands themselves are in ``npusim.commands``.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 import traceback
+from typing import Any
 
 import click
 
@@ -22,9 +24,7 @@ TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 
 def main() -> None:
     """Entry point. Every fault that a user can mend leaves as a text and an exit code, never as a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
+    _settle_streams()
     try:
         commands(standalone_mode=False)
     except LabError as error:
@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         _leave("interrupted; files already written are complete", 130)
-    except BrokenPipeError:
+    except NobodyReads:
         sys.stderr.close()
         sys.exit(0)
     except MemoryError:
@@ -47,8 +47,34 @@ def main() -> None:
         _leave_unexpected(error)
 
 
+class NobodyReads(Exception):
+    """The reader of standard output has gone, which is no fault of anyone."""
+
+
+class Commands(click.Group):
+    """A group that tells a reader's leave from a failed check: click would exit with 1 for both."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise NobodyReads from None
+
+
+def _settle_streams() -> None:
+    """Streams that the caller closed swallow what is said; names that a terminal's encoding lacks are spelled out."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (for good)
+            setattr(sys, name, nowhere)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _leave(text: str, code: int) -> None:
-    click.echo(f"npusim: {text}", err=True)
+    with contextlib.suppress(OSError):  # the code counts, even where nothing can be said
+        click.echo(f"npusim: {text}", err=True)
     sys.exit(code)
 
 
@@ -76,7 +102,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
     context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the version and what kernels are compiled for, and exit.",

@@ -32,11 +32,18 @@ def _strict(value: Any) -> Any:
 
 
 def console_of(width: int = 200) -> Any:
-    """A rich console on standard output: as wide as the terminal, or ``width`` columns elsewhere."""
+    """A rich console on standard output: as wide as the terminal, or ``width`` columns elsewhere.
+
+    Where nobody reads on, printing raises BrokenPipeError, which is no fault.
+    """
     from rich.console import Console
 
+    class Answers(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     terminal = sys.stdout.isatty()
-    return Console(soft_wrap=not terminal, width=None if terminal else width)
+    return Answers(soft_wrap=not terminal, width=None if terminal else width)
 
 
 def spare_sources(outputs: Iterable[str | Path], model: str, others: Iterable[str] = ()) -> None:

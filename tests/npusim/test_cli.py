@@ -300,6 +300,26 @@ def test_names_that_the_terminal_cannot_show_do_no_harm(tmp_path: Path, encoding
     assert done.returncode == 2 and done.stderr.startswith(b"npusim: [usage]")
 
 
+@pytest.mark.parametrize(
+    ("words", "redirection", "code"),
+    [
+        ("ops", "| true", 0),
+        ("ops --json", "| true", 0),
+        ("run no.onnx", "2>&-", 2),
+        ("ops", ">&- 2>&-", 0),
+        ("ops", ">/dev/full", 2),
+        ("run no.onnx", "2>/dev/full", 2),
+    ],
+)
+def test_the_code_is_right_whoever_reads(tmp_path: Path, words: str, redirection: str, code: int):
+    if "/dev/full" in redirection and not Path("/dev/full").is_char_device():
+        pytest.skip("needs a device that is always full")
+    line = f"set -o pipefail; '{sys.executable}' -m npusim {words} {redirection}"
+    env = {**os.environ, "PYTHONPATH": str(REPO)}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == code and "internal" not in done.stderr and "Traceback" not in done.stderr
+
+
 def test_offline_models_may_be_made_of_files_with_any_name(call: Call, tmp_path: Path):
     model = save(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], "relu")])
     model = model.rename(tmp_path / os.fsdecode(b"bad\xff.onnx"))
