@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from npusim.commands.options import DEFAULT_SOC, json_option
-from npusim.commands.output import console_of, print_json, progress
+from npusim.commands.output import console_of, print_json, progress, spare_sources
 
 
 @click.command()
@@ -26,13 +26,15 @@ def calibrate(table: str, soc: str, out: str | None, constants: tuple[str, ...],
     from npusim.report.calibration import calibration_figure, calibration_rows, print_calibration, write_target
 
     source, target = Path(table), load_target(soc)
+    folder = Path(out) if out else source.parent
+    places = [folder / f"{target.soc}_calibrated{ending}" for ending in (".yaml", ".png")]
+    spare_sources(places, None, (table, soc))
     loaded = load_op_summary(source, target)
     with progress() as stage:
         result = calibrate(loaded, target, constants or FITTED, stage)
-    folder = Path(out) if out else source.parent
     base = soc if soc == target.soc else str(Path(soc).resolve().with_suffix(""))
-    path = write_target(result, folder / f"{target.soc}_calibrated.yaml", source.name, base)
-    picture = calibration_figure(result, folder / f"{target.soc}_calibrated.png")
+    path = write_target(result, places[0], source.name, base)
+    picture = calibration_figure(result, places[1])
     if as_json:
         figures = {name: vars(result.figures(values)) for name, values in _sides(result)}
         moved = {key: list(pair) for key, pair in result.moved.items()}

@@ -46,14 +46,14 @@ def console_of(width: int = 200) -> Any:
     return Answers(soft_wrap=not terminal, width=None if terminal else width)
 
 
-def spare_sources(outputs: Iterable[str | Path], model: str, others: Iterable[str] = ()) -> None:
-    """Refuse to write over the model, or over ``others`` that are read: configurations and feeds.
+def spare_sources(outputs: Iterable[str | Path], model: str | None, others: Iterable[str] = ()) -> None:
+    """Refuse to write over the model (None: there is none), or over ``others`` that are read: configurations and feeds.
 
     Raises:
         UsageError: one of ``outputs`` is the file of one of them, by whatever path.
     """
     sources = [(model, "the model itself"), *((other, "a file that is read") for other in others)]
-    there = [(Path(path), role) for path, role in sources if Path(path).exists()]
+    there = [(Path(path), role) for path, role in sources if path and Path(path).exists()]
     for output in outputs:
         place = Path(output).resolve()  # folders on its way may have to be made first
         for path, role in there if place.exists() else ():

@@ -109,6 +109,15 @@ def test_only_numbers_are_fitted(target, table, tmp_path, key):
         calibrate(loaded, target, [key])
 
 
+def test_the_chips_own_file_is_never_written_over(table, tmp_path):
+    chip = tmp_path / "Ascend910B3_calibrated.yaml"
+    chip.write_text("inherits: Ascend910B3\nsoc: Ascend910B3\n")
+    words = [str(write(tmp_path / "op_summary.csv", table)), "--soc", str(chip)]
+    with pytest.raises(UsageError, match="would overwrite a file that is read"):
+        raise CliRunner().invoke(command, words, standalone_mode=False).exception
+    assert chip.read_text() == "inherits: Ascend910B3\nsoc: Ascend910B3\n"
+
+
 def test_command_writes_target_and_picture(table, tmp_path):
     path = write(tmp_path / "op_summary_2.csv", table[::3])
     outcome = CliRunner().invoke(
