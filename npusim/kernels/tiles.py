@@ -64,9 +64,11 @@ HALF = 0
 RAW = "raw"
 SUMS = "sums"
 WIDENING = ">f32"  # after the type of narrow weights: the tile leaves them behind as fp32
-# Channels in a row without a branch where there are 16 vector registers: LLVM's scheduler moves the multiply-adds of
-# longer runs apart until sums no longer fit the registers.
-_RUN = 4
+# Channels in a row without a branch where there are 16 vector registers, and 32: LLVM's scheduler moves the
+# multiply-adds of longer runs apart until sums no longer fit the registers. Where a spilt sum happens to cross the end
+# of a page of the stack, a tile takes twice as long.
+_RUN, _WIDE_RUN = 4, 1
+_FEW_PIXELS = 4  # leave registers enough
 
 
 def prefetched_bytes(cpu: Cpu) -> int:
@@ -139,7 +141,7 @@ def _emit_sums(
     places = [k.field(pitch, s) if length == 0 else pitch * s for s in range(segments)]
     panel, vectors, lanes = k.var(w), len(acc[0]), acc[0][0].ty.count
     step = lanes * vectors * SIZE[weights]
-    run = channels if k.cpu.wide or channels % _RUN else min(_RUN, channels)
+    run = _run_of(k.cpu, channels, len(acc))
     with k.loop(count) as t:
         row = x + k.load(taps + t * 8)
         pixels = [(row + place, i * pixel) for place in places for i in range(max(1, length))]
@@ -160,6 +162,13 @@ def _emit_sums(
                 own = _weights(k, here + c * step, kept, weights, vectors, lanes)
                 _multiply(acc, (k.splat(k.load(base + (skip + 4 * c), F32), lanes) for base, skip in shifted), own)
         panel.set(at + max(1, channels) * step)
+
+
+def _run_of(cpu: Cpu, channels: int, pixels: int) -> int:
+    """Channels of a tap that follow each other without a branch."""
+    if channels % _RUN or (cpu.wide and pixels <= _FEW_PIXELS):
+        return channels
+    return min(_WIDE_RUN if cpu.wide else _RUN, channels)
 
 
 def _weights(k: Kernel, at: Val, wide: Val | None, dtype: str, vectors: int, lanes: int) -> list[Val]:
