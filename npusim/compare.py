@@ -117,10 +117,17 @@ def compare_model(
     session = InferenceSession(source, options)
     feeds = generate_feeds(session.get_inputs(), seed=0) if feeds is None else feeds
     compiled_only = isinstance(source, str | Path) and str(source).endswith(".om")
+    return compare_session(session, feeds, None if compiled_only else source, layers=layers)
+
+
+def compare_session(
+    session: InferenceSession, feeds: Mapping[str, np.ndarray], source: Any, *, layers: bool = True
+) -> CompareReport:
+    """:func:`compare_model` for a session that was made from ``source`` (None: only layer by layer)."""
     names = [item.name for item in session.get_outputs()]
     ours = dict(zip(names, session.run(names, feeds), strict=True))
     pictures = picture_attrs(session.model.graph)
-    reference = {} if compiled_only else run_onnxruntime(source, feeds, pictures)
+    reference = {} if source is None else run_onnxruntime(source, feeds, pictures)
     outputs = tuple(
         OutputError(**asdict(difference(array, reference[name])), name=name)
         for name, array in ours.items()
@@ -129,7 +136,7 @@ def compare_model(
     broken = not_finite(session, feeds, ours)
     tasks = compare_layers(session, feeds, reference) if layers else ()
     model, precision = session.model, session.program.precision
-    fed = () if compiled_only else tuple(pictures)
+    fed = () if source is None else tuple(pictures)
     return CompareReport(model.name, model.soc, precision, outputs, tasks, fed, broken)
 
 

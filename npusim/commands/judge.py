@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from metadef.error import UsageError
 from npusim.commands.options import (
     Figure,
-    feeds_of,
+    bound_options,
     input_options,
     json_option,
     model_options,
@@ -22,11 +22,6 @@ from npusim.commands.options import (
     session_options,
 )
 from npusim.commands.output import NARROW, console_of, print_json, progress, spare_sources
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from npusim.session import SessionOptions
 
 MISSES_SHOWN = 10
 """Lines that ``compare`` prints about what is outside its limits."""
@@ -59,18 +54,15 @@ def compare(
     limit: float,
     cosine_limit: float,
     as_json: bool,
-    threads: int,
     **options: Any,
 ) -> None:
     """Compare MODEL with onnxruntime end to end, and every operator with its own reference."""
-    from npusim.compare import compare_model, print_comparison
+    from npusim.compare import compare_session, print_comparison
 
-    refuse_compiler_flags(model, options)
-    refuse_plan_sources(model)
-    chosen = session_options(options, threads)
+    session, feeds = open_model(model, inputs, seed, options)
     with progress() as stage:
         stage("compare")
-        report = compare_model(model, _feeds_for(model, inputs, seed, chosen), chosen)
+        report = compare_session(session, feeds, None if model.endswith(".om") else model)
     if report.not_finite is not None:
         click.echo(f"npusim: {report.not_finite.text}", err=True)
     if as_json:
@@ -84,12 +76,6 @@ def compare(
         click.echo(f"… and {len(misses) - MISSES_SHOWN} more", err=True)
     if misses:
         sys.exit(1)
-
-
-def _feeds_for(model: str, inputs: tuple[str, ...], seed: int, options: SessionOptions) -> dict[str, np.ndarray]:
-    from npusim.session import InferenceSession
-
-    return feeds_of(InferenceSession(model, options), inputs, seed)
 
 
 @click.command()
@@ -214,7 +200,8 @@ def bisect(
     if model.endswith(".om"):
         hint = "give the .onnx file that it was made from; `npusim compare` takes the .om layer by layer"
         raise UsageError(f"'{model}' is compiled already: its passes have run", hint=hint)
-    compile_options = session_options(options, threads).compile_options()
+    refuse_plan_sources(model)
+    compile_options = bound_options(model, inputs, options, threads).compile_options()
     with progress() as stage:
         stage("bisect")
         found = bisect_model(model, read_feeds(inputs) or None, compile_options, limit=limit, seed=seed)

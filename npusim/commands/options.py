@@ -282,26 +282,29 @@ def _switched_off(path: str | None) -> frozenset[str]:
 def open_model(
     model: str, inputs: tuple[str, ...], seed: int, options: dict[str, Any]
 ) -> tuple[InferenceSession, dict[str, np.ndarray]]:
-    """A session and its feeds: from files where given, else generated from the seed.
-
-    Open dimensions of an ONNX model are bound to the shapes of the files, where neither --shape nor gears say more, and
-    the files are no pictures for AIPP.
-    """
+    """A session and its feeds: from files where given, else generated from the seed."""
     from npusim.session import InferenceSession
 
     refuse_compiler_flags(model, options)
     refuse_plan_sources(model)
     threads = options.pop("threads")
-    settings = session_options(options, threads)
-    if inputs and not model.endswith(".om") and not any(options.get(name) for name in GEAR_OPTIONS):
-        from metadef.frontend.onnx_bind import fed_shapes
-
-        given = read_feeds(inputs).items()
-        fed = {name: array.shape for name, array in given if not (settings.aipp and array.dtype == "uint8")}
-        settings = replace(settings, shapes={**fed_shapes(Path(model), fed), **settings.shapes})
+    settings = bound_options(model, inputs, options, threads)
     with progress() as stage:
         session = InferenceSession(model, settings, on_stage=with_notes(stage))
     return session, feeds_of(session, inputs, seed)
+
+
+def bound_options(model: str, inputs: tuple[str, ...], options: dict[str, Any], threads: int) -> SessionOptions:
+    """:func:`session_options`, and open dimensions of an ONNX model bound to the shapes of the files that it is fed
+    with, where neither --shape nor gears say more, and the files are no pictures for AIPP."""
+    settings = session_options(options, threads)
+    if not inputs or model.endswith(".om") or any(options.get(name) for name in GEAR_OPTIONS):
+        return settings
+    from metadef.frontend.onnx_bind import fed_shapes
+
+    given = read_feeds(inputs).items()
+    fed = {name: array.shape for name, array in given if not (settings.aipp and array.dtype == "uint8")}
+    return replace(settings, shapes={**fed_shapes(Path(model), fed), **settings.shapes})
 
 
 def feeds_of(session: InferenceSession, inputs: tuple[str, ...], seed: int) -> dict[str, np.ndarray]:

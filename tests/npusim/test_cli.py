@@ -370,6 +370,19 @@ def test_an_initializer_is_replaced_by_a_file(call: Call, tmp_path: Path):
     assert answer.code == 0 and "99, 99, 99" in answer.out
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "bisect", "explain", "plan"])
+def test_files_bind_open_dimensions_in_every_command_that_takes_them(call: Call, tmp_path: Path, command: str):
+    x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b"])]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", x, [x[0]])
+    graph.output[0].name = "y"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), tmp_path / "open.onnx")
+    np.save(tmp_path / "x.npy", np.ones((2, 5), np.float32))
+    takes_files = command not in ("explain", "plan")
+    answer = call(command, "open.onnx", *(("--input", "x=x.npy") if takes_files else ("--shape", "x=2,5")))
+    assert answer.code == 0, answer.err
+    refused(call(command, "open.onnx", "--dim", "a=2"), "axis 1 has no size", "--dim b=")
+
+
 def test_version_tells_what_kernels_are_compiled_for() -> None:
     code = "from npusim.cli import main; main()"
     cpu = host()
