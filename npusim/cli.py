@@ -35,7 +35,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        _leave("interrupted; files already written are complete", 130)
+        _leave_interrupted()
     except NobodyReads:
         sys.stderr.close()
         sys.exit(0)
@@ -44,6 +44,8 @@ def main() -> None:
     except OSError as error:
         _leave(f"[environment] {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 2)
     except Exception as error:
+        if _was_interrupted(error):
+            _leave_interrupted()
         _leave_unexpected(error)
 
 
@@ -76,6 +78,17 @@ def _leave(text: str, code: int) -> None:
     with contextlib.suppress(OSError):  # the code counts, even where nothing can be said
         click.echo(f"npusim: {text}", err=True)
     sys.exit(code)
+
+
+def _leave_interrupted() -> None:
+    _leave("interrupted; files already written are complete", 130)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: libraries may turn it into one of theirs."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _leave_unexpected(error: Exception) -> None:

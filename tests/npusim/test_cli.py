@@ -226,6 +226,23 @@ def test_faults_of_ours_leave_without_a_traceback(call: Call, monkeypatch: pytes
     refused(call("run", DIGITS), "[internal]", "ZeroDivisionError", "NPUSIM_TRACEBACK")
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_interrupt_is_told_as_one_even_where_a_library_turns_it_into_an_error(
+    call: Call, monkeypatch: pytest.MonkeyPatch, turned: bool
+):
+    def interrupted(*args: object, **options: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            if turned:
+                raise TypeError("cannot compare") from error
+            raise
+
+    monkeypatch.setattr("npusim.commands.run.open_model", interrupted)
+    answer = call("run", DIGITS)
+    assert answer.code == 130 and answer.out == "" and answer.err.strip().startswith("npusim: interrupted")
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
