@@ -201,6 +201,9 @@ class ShapeWalk:
         schema = find_schema(node.op_type, domain, self._versions.get(domain, 1))
         assert schema is not None, "check_operators ran before"
         if not schema.has_type_and_shape_inference_function and not domain:
+            # Comparisons and Compress learnt it in a later version.
+            schema = find_schema(node.op_type, domain, onnx.defs.onnx_opset_version()) or schema
+        if not schema.has_type_and_shape_inference_function and not domain:
             made = {name: self.types[node.input[0]] for name in node.output}  # the two such operators normalise
         else:
             made = self._inferred(node, schema)

@@ -68,9 +68,9 @@ def _legalize_node(made: Graph, node: Node, inputs: list[Tensor | None], read: f
         ) from error
     for old, new in zip(node.outputs, results):
         if new is not None and (new.desc.origin_shape, new.desc.dtype) != (old.desc.origin_shape, old.desc.dtype):
-            raise ContractError(
-                f"the rule of {label} changed its result", node=node.path, expected=str(old.desc), got=str(new.desc)
-            )
+            text = f"the rule of {label} changed its result"
+            hint = "check the node's attributes and sizes in the source model; if they are right, please report it"
+            raise ContractError(text, node=node.path, expected=str(old.desc), got=str(new.desc), hint=hint)
     return results
 
 

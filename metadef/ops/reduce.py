@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from metadef.dtype import DType
+from metadef.error import InferError
 from metadef.format import Shape, TensorDesc
 from metadef.op import NUMBERS, Attr, AttrKind, Attrs, CostClass, OpDef, Port, VectorWork, register
 from metadef.ops.common import REAL, Y, array, like, operand
@@ -66,6 +67,8 @@ def _sum(x: np.ndarray, **where: object) -> np.ndarray:
 
 
 def _mean(x: np.ndarray, **where: object) -> np.ndarray:
+    if not x.size:  # NumPy would warn; integers have no NaN
+        return _sum(x, **where) * (np.nan if x.dtype.kind == "f" else 1)
     return np.mean(x, dtype=x.dtype, **where)  # type: ignore[call-overload]
 
 
@@ -86,6 +89,9 @@ def _min(x: np.ndarray, **where: object) -> np.ndarray:
 def _infer_arg(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     x = operand(inputs)
     axis = normal_axis(attrs["dimension"], len(x.origin_shape))
+    if x.origin_shape[axis] == 0:
+        text, got = "no element is the largest or smallest of none", str(list(x.origin_shape))
+        raise InferError(text, code="E14001", port="x", expected=f"elements along axis {axis}", got=got)
     return [like(x, _reduced(x.origin_shape, (axis,), attrs["keep_dims"]), attrs["dtype"])]
 
 

@@ -523,6 +523,14 @@ def test_constants_that_are_no_numbers_are_folded_in_silence() -> None:
     assert types_of(graph) == ["Mul"]
 
 
+@pytest.mark.parametrize("op_type", ["GreaterOrEqual", "LessOrEqual"])
+@pytest.mark.parametrize("opset", [12, 15, 16])
+def test_comparisons_give_truth_values_in_every_opset(op_type: str, opset: int) -> None:
+    """Before 16 the onnx package infers nothing for them."""
+    made = load_onnx(model(f"net (float[2,1] a, float[3] b) => (y) {{ y = {op_type}(a, b) }}", opset))
+    assert (made.outputs[0].desc.dtype, made.outputs[0].desc.origin_shape) == (DType.BOOL, (2, 3))
+
+
 def test_constants_that_share_a_name_or_have_no_size_are_refused_even_unread() -> None:
     made = model("net (float[4] x) => (y) { y = Relu(x) }", weights={"w": np.ones(4, np.float32)})
     made.graph.initializer.append(made.graph.initializer[0])
