@@ -12,6 +12,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from typing import Any
 
 import click
@@ -25,6 +26,8 @@ TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 def main() -> None:
     """Entry point. Every fault that a user can mend leaves as a text and an exit code, never as a traceback."""
     _settle_streams()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's; outputs that are no numbers are told by the commands
     try:
         commands(standalone_mode=False)
     except LabError as error:

@@ -221,7 +221,7 @@ class ShapeWalk:
             return shape_inference.infer_node_outputs(
                 schema, node, types, data, opset_imports=self._imports, ir_version=self._ir_version
             )
-        except (shape_inference.InferenceError, checker.ValidationError, ValueError, TypeError) as error:
+        except (shape_inference.InferenceError, checker.ValidationError, ValueError, TypeError, IndexError) as error:
             shown = ", ".join(f"{name} {list(shape_of(types[name]) or ())}" for name in node.input if name)
             text = str(error).split("\n")[0].removeprefix("[ShapeInferenceError] ")
             raise InferError(text, code="E14001", node=label_of(node), got=f"{node.op_type}({shown})") from None

@@ -267,8 +267,9 @@ class Step:
         return self.graph.add_const(f"{self.node.name}_{suffix}", value, dtype=dtype)
 
     def scalar(self, value: float, suffix: str, like: Tensor) -> Tensor:
-        """A constant of one element in the type of ``like``."""
-        return self.constant(np.asarray([value], np.float64), suffix, like.desc.dtype)
+        """A constant of one element in the type of ``like``; without axes where that has none."""
+        shape = (1,) if like.desc.origin_shape else ()
+        return self.constant(np.full(shape, value, np.float64), suffix, like.desc.dtype)
 
     def reshape(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """A view under another shape; constants are reshaped on the spot, an equal shape adds nothing."""

@@ -149,11 +149,16 @@ def _gather_reference(inputs: Sequence[np.ndarray | None], attrs: Attrs) -> list
 def _infer_gather_elements(inputs: Descs, attrs: Attrs) -> list[TensorDesc]:
     x, index = operand(inputs), operand(inputs, 1)
     rank = len(x.origin_shape)
-    normal_axis(attrs["dim"], rank, "dim")
+    axis = normal_axis(attrs["dim"], rank, "dim")
     if len(index.origin_shape) != rank:
         raise InferError(
             "index and x differ in rank", code="E14001", port="index", expected=str(rank), got=str(index.origin_shape)
         )
+    sizes = zip(index.origin_shape, x.origin_shape)
+    if any(own > size for at, (own, size) in enumerate(sizes) if at != axis):
+        expected = f"no larger than {list(x.origin_shape)} but along axis {axis}"
+        text, got = "index is larger than x", str(list(index.origin_shape))
+        raise InferError(text, code="E14001", port="index", expected=expected, got=got)
     return [like(x, index.origin_shape)]
 
 

@@ -160,6 +160,13 @@ def test_unknown_framework_nodes_are_named():
     assert "spell" in str(caught.value)
 
 
+def test_attributes_that_the_reference_refuses_name_the_node():
+    kernel = framework("BitShift", [TensorDesc((2,), DType.UINT8)] * 2, [TensorDesc((2,), DType.UINT8)],
+                       {"direction": "up"})  # fmt: skip
+    with pytest.raises(OperatorError, match=r"(?s)'shift'.*has no place to run.*direction.*not with these attributes"):
+        run_framework_node(kernel, [np.ones(2, np.uint8)] * 2, "shift")
+
+
 def test_bad_values_are_a_device_fault_with_the_node():
     kernel = framework("Gather", [PLAIN, TensorDesc((1,), DType.INT64)], [TensorDesc((1, 3), DType.FLOAT)])
     with pytest.raises(DeviceFault, match="HOST_CPU failed") as caught:

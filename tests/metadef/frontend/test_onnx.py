@@ -523,6 +523,12 @@ def test_constants_that_are_no_numbers_are_folded_in_silence() -> None:
     assert types_of(graph) == ["Mul"]
 
 
+def test_operands_that_the_onnx_package_stumbles_over_name_the_node() -> None:
+    made = model("net (float[17,1] x) => (y) { y = STFT(x, step) }", weights={"step": np.ones((0, 2), np.int64)})
+    with pytest.raises(LabError, match="STFT"):
+        load_onnx(made)
+
+
 @pytest.mark.parametrize("op_type", ["GreaterOrEqual", "LessOrEqual"])
 @pytest.mark.parametrize("opset", [12, 15, 16])
 def test_comparisons_give_truth_values_in_every_opset(op_type: str, opset: int) -> None:

@@ -27,6 +27,7 @@ def ints(*shape: int, low: int = -9, high: int = 9, dtype: Any = np.int32) -> np
 
 NAN = np.array([[np.nan, -1.5, 0.0, 2.5, np.inf, -np.inf, 0.5]], np.float32)
 X = f32(2, 3, 5, 7)
+ONE, TWO = np.array(-0.75, np.float32), np.array(2.5, np.float32)
 MASK = RNG.random((2, 3, 5)) > 0.5
 UNARY = """
     Abs Ceil Cos Erf Exp Floor HardSwish Neg Reciprocal Relu Round Sigmoid Sign Sin Softplus Softsign Tanh
@@ -39,6 +40,8 @@ ELEMENTWISE = [
     Case("Mish", "Mish", [X], opset=18, ascend=["Mish"]),
     Case("Log", "Log", [f32(3, 5, low=0.1)]),
     Case("Sqrt", "Sqrt", [f32(3, 5, low=0.1)]),
+    *(Case(f"{name}-one-number", name, [ONE]) for name in (*UNARY, "Selu", "Elu", "ThresholdedRelu", "LeakyRelu")),
+    *(Case(f"{name}-two-numbers", name, [ONE, TWO]) for name in ("Mean", "Sum", "Max", "Min", *PAIRS)),
     *(Case(f"{name}-broadcast", name, [X, f32(5, 1)]) for name in PAIRS),
     *(Case(f"{name}-int", name, [ints(4, 3), ints(4, 3, low=1)]) for name in ("Add", "Sub", "Mul", "Div")),
     Case("Pow", "Pow", [f32(3, 5, low=0.1), f32(5)], ascend=["Pow"]),
@@ -421,6 +424,7 @@ COMPOSED = [
     Case("LRN", "LRN", [f32(2, 7, 3, 4, low=-9, high=9)], {"size": 3, "alpha": 0.3, "beta": 0.6, "bias": 1.5}),
     Case("MeanVarianceNormalization", "MeanVarianceNormalization", [X], opset=13),
     Case("Celu", "Celu", [X], {"alpha": 1.7}),
+    Case("Celu-one-number", "Celu", [ONE], {"alpha": 1.7}),
     Case("DequantizeLinear", "DequantizeLinear", [ints(3, 5, dtype=np.uint8, low=0), Const(np.float32(0.03)), U8]),
     Case("DequantizeLinear-axis", "DequantizeLinear", [ints(2, 3, 5, dtype=np.int8), Const(f32(3, low=0.1)), I8]),
     Case("DequantizeLinear-one", "DequantizeLinear", [ints(5, dtype=np.int8), Const(f32(1, low=0.1))]),
