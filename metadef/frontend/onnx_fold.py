@@ -37,10 +37,11 @@ SMALL_ELEMENTS = 4096
 FOLD_BYTES = 64 << 20
 """A node is not folded if its result would be larger than this and than its operands together."""
 _NEVER_FOLD = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial Dropout LRN".split()
 )
-
-
+"""What differs from run to run; and LRN, whose window ONNX's reference implementation has wrong."""
+_FLATTENING = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
+"""They work on all axes from theirs on before opset 13, which ONNX's reference implementation does not know."""
 _NO_COPY = frozenset(("Constant", "ConstantOfShape", "Identity", "Unsqueeze", "Squeeze"))
 
 
@@ -140,6 +141,8 @@ class ShapeWalk:
             return True
         if node.op_type in _NEVER_FOLD or any(True for _ in subgraphs(node)):
             return False
+        if main and node.op_type in _FLATTENING and self._versions.get("", 1) < 13:
+            return False
         if not all(name in self.constants for name in node.input if name):
             return False
         operands = [self.constants[name] if name else None for name in node.input]
@@ -216,6 +219,8 @@ class ShapeWalk:
     def _inferred(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> dict[str, TypeProto]:
         names = {name for name in node.input if name} | set(captured_names(node))
         types = {name: self.types[name] for name in names}
+        if node.op_type == "GatherND" and attributes(node).get("batch_dims", 0) < 0:  # the onnx package would crash
+            raise InferError("batch_dims is negative", code="E14001", node=label_of(node), expected="0 or more")
         data = {name: self._small(name) for name in names if self._is_small(name)}
         try:
             return shape_inference.infer_node_outputs(

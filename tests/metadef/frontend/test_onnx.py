@@ -527,6 +527,30 @@ def test_operands_that_the_onnx_package_stumbles_over_name_the_node() -> None:
     made = model("net (float[17,1] x) => (y) { y = STFT(x, step) }", weights={"step": np.ones((0, 2), np.int64)})
     with pytest.raises(LabError, match="STFT"):
         load_onnx(made)
+    made = model("net (float[5,16] x, int64[2,0] i) => (y) { y = GatherND <batch_dims = -1> (x, i) }")
+    with pytest.raises(InferError, match="batch_dims is negative"):
+        load_onnx(made)
+
+
+@pytest.mark.parametrize("op_type", ["Hardmax", "LRN <size = 3>"])
+def test_what_the_reference_has_wrong_is_not_folded(op_type: str) -> None:
+    weights = {"w": np.ones((4, 2, 3, 3), np.float32)}
+    made = model(f"net (float[4,2,3,3] x) => (y) {{ a = {op_type} (w)  y = Add(a, x) }}", 12, weights=weights)
+    assert types_of(load_onnx(made)) == [op_type.split()[0], "Add"]
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("opset", [12, 13])
+def test_constants_are_normalised_over_the_axes_that_their_opset_means(
+    op_type: str, opset: int, rng: np.random.Generator
+) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    w = rng.standard_normal((4, 2, 3)).astype(np.float32)
+    made = model(f"net (float[4,2,3] x) => (y) {{ a = {op_type}(w)  y = Add(a, x) }}", opset, weights={"w": w})
+    x = np.zeros_like(w)
+    wanted = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
+    got = evaluate(legalize(load_onnx(made)), {"x": x})["y"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("op_type", ["GreaterOrEqual", "LessOrEqual"])
