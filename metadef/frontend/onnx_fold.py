@@ -36,9 +36,10 @@ SMALL_ELEMENTS = 4096
 """Constants up to this size are shown to shape inference; larger uniform ones are kept as one stretched element."""
 FOLD_BYTES = 64 << 20
 """A node is not folded if its result would be larger than this and than its operands together."""
-_NEVER_FOLD = frozenset(
-    "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli Multinomial Dropout LRN".split()
-)
+_NEVER_FOLD = frozenset((
+    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout",
+    "LRN",
+))  # fmt: skip
 """What differs from run to run; and LRN, whose window ONNX's reference implementation has wrong."""
 _FLATTENING = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
 """They work on all axes from theirs on before opset 13, which ONNX's reference implementation does not know."""
