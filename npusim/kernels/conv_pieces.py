@@ -158,8 +158,7 @@ def emit_pieces(k: Kernel, unit_table: int, dtype: str) -> None:
         f = {n: k.field(desc, n) for n in range(panels.WEIGHTS, panels.EPILOGUE)}
         buffer = scratch(k, ctx) + f[panels.BUFFER]
         block = k.alloca(8 * tiles.BLOCK_FIELDS)
-        table = k.select(last.ne(0), f[panels.LAST_TILES], f[panels.TILES])
-        count = k.select(last.ne(0), f[panels.LAST_TILE_COUNT], f[panels.TILE_COUNT])
+        table, count = panels.tiles_of(k, desc, last)
         shift = k.field(desc, panels.EPILOGUE) - f[panels.OUT]
         stores = panels.emit_block(k, desc, f, block, (buffer, shift), dtype)
         k.store(k.const(0), block + 8 * tiles.AHEAD_BYTES)

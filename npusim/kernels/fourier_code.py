@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from npusim.kernels import conv_fill, epilogue, panels
 from npusim.kernels import fourier_passes as passes
 from npusim.kernels.dispatch import NOT_FINITE, report, scratch
-from npusim.kernels.fourier_fields import own, unit_of
+from npusim.kernels.fourier_fields import own
 from npusim.kernels.fourier_passes import Complex, Index, Line, Room
 from npusim.kernels.ir import F32, I64, LANES, Kernel, Val, vec
 
@@ -187,7 +187,7 @@ def _emit_output(k: Kernel, target: str, edge: int) -> None:
     with k.main() as (desc, part, ctx):
         units = own(k, desc, "out_units")
         row, unit = part / units, part % units
-        _, group, vectors = unit_of(k, desc, unit)
+        _, group, vectors = panels.unit_of(k, desc, unit)
         columns, at_once = own(k, desc, "columns"), own(k, desc, "tiles_at_once") / vectors
         step = vectors * _PIXEL
         tile = scratch(k, ctx) + own(k, desc, "tile_offset")

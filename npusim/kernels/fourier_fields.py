@@ -42,10 +42,3 @@ _FIELD = {name: _FIRST + number for number, name in enumerate(OWN_FIELDS)}
 def own(k: Kernel, desc: Val, name: str) -> Val:
     """One of OWN_FIELDS."""
     return k.field(desc, _FIELD[name])
-
-
-def unit_of(k: Kernel, desc: Val, unit: Val) -> tuple[Val, Val, Val]:
-    """Whether a unit of output channels is a full one, its first 16-channel group, and how many it has."""
-    full_units, most = k.field(desc, panels.FULL_UNITS), k.field(desc, panels.VECTORS)
-    full = unit < full_units
-    return full, k.select(full, unit * most, full_units * most + unit - full_units), k.select(full, most, 1)

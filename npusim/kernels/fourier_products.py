@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from npusim.kernels import panels
 from npusim.kernels.dispatch import scratch
-from npusim.kernels.fourier_fields import own, unit_of
+from npusim.kernels.fourier_fields import own
 from npusim.kernels.ir import F32, I64, Kernel, vec
 from npusim.kernels.tiles import BLOCK_FIELDS
 
@@ -30,7 +30,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         weights, plane_weights = panels.weights_field(k, desc), own(k, desc, "plane_weights")
         units, whole = k.field(desc, panels.UNITS), own(k, desc, "sums_group")
         with k.when(part.eq(0)), k.loop(4) as plane, k.loop(units) as unit:
-            _, group, _ = unit_of(k, desc, unit)
+            _, group, _ = panels.unit_of(k, desc, unit)
             factors = weights + plane * plane_weights + group * own(k, desc, "group_weights")
             to = sums + plane * sums_pitch + group * whole
             k.call("product", desc, unit, spectra + plane * spectra_pitch, factors, to, factors, 0)
@@ -43,7 +43,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             imaginary = real + spectra_pitch
             k.call("added", real, imaginary, total, bytes_of)
             with k.loop(units) as unit:
-                _, group, vectors = unit_of(k, desc, unit)
+                _, group, vectors = panels.unit_of(k, desc, unit)
                 size = own(k, desc, "group_weights") * vectors
                 pair = weights + place * plane_weights + group * own(k, desc, "group_weights") * 2
                 k.call("mixed", pair, filters, size)
@@ -61,7 +61,7 @@ def _emit_product(k: Kernel) -> None:
     Meanwhile some bytes at `ahead` are brought into the level-2 cache.
     """
     with k.function("product", [I64] * 7) as (desc, unit, spectra, weights, sums, ahead, ahead_bytes):
-        full, _, vectors = unit_of(k, desc, unit)
+        full, _, vectors = panels.unit_of(k, desc, unit)
         block = k.alloca(8 * BLOCK_FIELDS)
         k.store(k.field(desc, panels.TAPS), block + 8)
         k.store(k.field(desc, panels.TAP_COUNT), block + 16)
@@ -97,7 +97,7 @@ def _emit_mixed(k: Kernel) -> None:
 def _emit_combined(k: Kernel) -> None:
     """combined(desc, unit, products, sums): real and imaginary part of a point from its three products."""
     with k.function("combined", [I64] * 4) as (desc, unit, products, sums):
-        _, group, vectors = unit_of(k, desc, unit)
+        _, group, vectors = panels.unit_of(k, desc, unit)
         size, group_bytes = own(k, desc, "product_bytes"), own(k, desc, "sums_group")
         real = sums + group * group_bytes
         imaginary = real + own(k, desc, "sums_pitch")

@@ -343,9 +343,9 @@ class Kernel:
         else:
             self.b.fence("release")
 
-    def prefetch(self, address: Val) -> None:
-        """Ask for a cache line to come to the level-2 cache; any address is allowed."""
-        flags = [self.const(n, I32) for n in (0, 2, 1)]
+    def prefetch(self, address: Val, write: bool = False) -> None:
+        """Ask for a cache line to come to the level-2 cache, or near and to be written; any address is allowed."""
+        flags = [self.const(n, I32) for n in ((1, 3, 1) if write else (0, 2, 1))]
         self.intrinsic("llvm.prefetch.p0", VOID, [self.pointer(address), *flags])
 
     def field(self, base: Val, index: int) -> Val:

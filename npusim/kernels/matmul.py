@@ -1,8 +1,9 @@
 """Matrix products [M, K] x [K, N] over row-major (ND) or FRACTAL_NZ operands, either transposed, in batches.
 
 `matmul` describes a product as Calls: one when B is constant and packed at load (`pack_matmul`), two when B is computed
-at run time (a packing task, then the product). A part widens a band of rows of A to fp32 in scratch and runs the
-register tiles of npusim.kernels.panels; sums run over K in order, as a 1x1 convolution's do.
+at run time (a packing task, then the product). A part widens a band of rows of A to fp32 in scratch, a tile's just
+before its first use, and runs the register tiles of npusim.kernels.panels; sums run over K in order, as a 1x1
+convolution's do.
 Kernel names: `matmul:<A dtype>:<output dtype>`, `packb:<dtype>:<vectors>`.
 """
 
@@ -21,8 +22,8 @@ from npusim.kernels.ir import I64, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.weights import aligned, pack_panels, pad_to, padded_bias
 
 _PIXEL = 64
-_A, _RG, _RH, _RL, _CG, _CH, _CL, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS, _BLOCK, _TAP = range(
-    panels.CORE_END, panels.CORE_END + 16
+_A, _RG, _RH, _RL, _CG, _CH, _CL, _K, _BAND, _BANDS, _SPLITS, _PER_SPLIT, _GROUPS, _OFFSETS, _BLOCK, _TAP, _ASK = range(
+    panels.CORE_END, panels.CORE_END + 17
 )
 (
     _PB_SOURCE,
@@ -174,7 +175,8 @@ def matmul(
         block=panels.Block(groups, per_split) if some < groups else None,
     )
     offsets = int64_table(list(zip(many.a, [i * b.batch_bytes for i in many.b], many.out, strict=True)))
-    own = [k, band, bands, splits, per_split, groups, offsets, some, tap]
+    asked = _asked_bytes(a, k, tap // _PIXEL, groups) if some == groups else 0
+    own = [k, band, bands, splits, per_split, groups, offsets, some, tap, asked]
     fields = [*core.fields(), a.address, *a.row, *a.column, *own]
     task = call(
         f"matmul:{a.dtype}:{out_dtype}",
@@ -193,14 +195,21 @@ def _tiles_apart(bands: Sequence[int], groups: int) -> tuple[int, list[list[pane
     return tap, [[replace(t, x_offset=i * groups * tap) for i, t in enumerate(run)] for run in runs]
 
 
+def _asked_bytes(a: Matrix, k: int, rows: int, groups: int) -> int:
+    """What a tap has to ask for of the next tile's rows so that all come nearer: 0 where they do not lie together."""
+    row_bytes = k * SIZE[a.dtype]
+    together = a.column[2] == SIZE[a.dtype] and row_bytes <= a.row[2] <= 2 * row_bytes
+    return -(-rows * a.row[2] // (groups * 64)) * 64 if together else 0
+
+
 def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit `matmul:<A dtype>:<output dtype>` or `packb:<dtype>:<vectors>`."""
     first, second = parameters.split(":")
     if family == "packb":
         _emit_pack(k, first, int(second))
         return
-    panels.define(k, second)
     _emit_fill(k, first)
+    panels.define(k, second, _supply)
     with k.main() as (desc, part, ctx):
         splits, bands = k.field(desc, _SPLITS), k.field(desc, _BANDS)
         split, rest = part % splits, part / splits
@@ -213,11 +222,14 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         out = k.field(desc, panels.OUT) + k.load(offsets + 16) + row * k.field(desc, panels.PIXEL_PITCH)
         weights = panels.weights_field(k, desc) + k.load(offsets + 8)
         x, matrix, last = scratch(k, ctx), k.field(desc, _A) + k.load(offsets), band.eq(bands - 1)
-        tiles = k.select(last, k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
-        count = k.select(last, k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
         with k.loop(k.field(desc, _GROUPS), step=k.field(desc, _BLOCK)) as group:
-            k.call("fill", desc, x, matrix, row, tiles, count, group)
-            panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), last, group)
+            panels.call_panels(k, desc, ctx, x, out, weights, (begin, end), last, group, (matrix, row))
+
+
+def _supply(k: Kernel, desc: Val, target: Val, matrix: Val, first: Val, rows: Val, group: Val) -> tuple[Val, Val]:
+    """Fill a tile; the rows of the next one, and how much of them to ask for in a tap."""
+    k.call("fill", desc, target, matrix, first, rows, group)
+    return matrix + (first + rows) * k.field(desc, _RL), k.field(desc, _ASK)
 
 
 def _place(k: Kernel, index: Val, strides: tuple[Val, Val, Val]) -> Val:
@@ -235,14 +247,14 @@ def _lanes_at(k: Kernel, at: Val, half: Val, lane: Val, count: Val, spare: Val, 
 
 
 def _emit_fill(k: Kernel, dtype: str) -> None:
-    """fill(desc, scratch, matrix, first row, tiles, their count, first group): a block's fp32, zero beyond K.
+    """fill(desc, target, matrix, first row, rows, first group): a tile's fp32 [K/16][rows][16] of a block, zero beyond
+    K.
 
-    Every tile has its rows together, [K/16][rows][16]. Evenly spaced rows of adjacent columns are read two groups of
-    columns, a cache line, at a time.
+    Evenly spaced rows of adjacent columns are read two groups of columns, a cache line, at a time.
     """
     size = SIZE[dtype]
     _emit_group(k, dtype)
-    with k.function("fill", [I64] * 7) as (desc, base, matrix, first, tiles, count, begin):
+    with k.function("fill", [I64] * 6) as (desc, target, matrix, first, rows, begin):
         pitch, end = k.field(desc, _RL), k.minimum(begin + k.field(desc, _BLOCK), k.field(desc, _GROUPS))
         group_step, half, lane = k.field(desc, _CG), k.field(desc, _CH), k.field(desc, _CL)
         tap = k.field(desc, _TAP)
@@ -250,27 +262,18 @@ def _emit_fill(k: Kernel, dtype: str) -> None:
         adjacent = lane.eq(size) & half.eq(8 * size)
         whole = k.minimum(end, (k.field(desc, _K) >> 5) * 2)
         together = k.select(even & adjacent & (whole > begin), begin + ((whole - begin) & -2), begin)
-        source = k.var(matrix + first * pitch)
-        with k.loop(count) as t:
-            row = tiles + t * 32
-            rows, to = k.field(row, 3), base + k.field(row, 2) - begin * tap
-            with k.loop(together, start=begin, step=2) as group:
-                at, target = k.var(source.get() + group * group_step), to + group * tap
-                with k.loop(rows * _PIXEL, step=_PIXEL) as r:
-                    here = at.get()
-                    pair = [k.load_f32(here + group_step * n, dtype) for n in range(2)]
-                    for n, value in enumerate(pair):
-                        k.store(value, target + tap * n + r)
-                    k.prefetch(here + group_step * 4)
-                    at.set(here + pitch)
-            source.set(source.get() + rows * pitch)
+        to, source = target - begin * tap, matrix + first * pitch
+        with k.loop(together, start=begin, step=2) as group:
+            at, place = k.var(source + group * group_step), to + group * tap
+            with k.loop(rows * _PIXEL, step=_PIXEL) as r:
+                here = at.get()
+                pair = [k.load_f32(here + group_step * n, dtype) for n in range(2)]
+                for n, value in enumerate(pair):
+                    k.store(value, place + tap * n + r)
+                k.prefetch(here + group_step * 4)
+                at.set(here + pitch)
         with k.loop(end, start=together) as group:
-            above = k.var(first)
-            with k.loop(count) as t:
-                row = tiles + t * 32
-                target = base + k.field(row, 2) + (group - begin) * tap
-                k.call("group", desc, target, matrix, above.get(), k.field(row, 3), group)
-                above.set(above.get() + k.field(row, 3))
+            k.call("group", desc, to + group * tap, matrix, first, rows, group)
 
 
 def _emit_group(k: Kernel, dtype: str) -> None:

@@ -8,8 +8,9 @@ descriptors of both kernels are laid out here; `Core` makes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -58,6 +59,11 @@ BUFFER_BYTES = 14 * 2 * 64 + 64  # fp32 sums of the largest tile on any CPU
 # Taps that are multiplied with all units of the output before the next ones: about so many with 256-bit tiles, with
 # 512-bit ones as many as fill half of the level-2 cache in a band of so many pixels.
 _BLOCK_TAPS, _BLOCK_PIXELS = 16, 128
+
+
+# supply(k, desc, target, source, first row, rows, first tap) emits how the pixels of a tile come to scratch. It returns
+# what the next tile reads, and how much of it to ask for in a tap (0: nothing).
+Supply = Callable[[Kernel, Val, Val, Val, Val, Val, Val], tuple[Val, Val]]
 
 
 @dataclass(frozen=True)
@@ -306,25 +312,39 @@ def check_weights(weights: str, source: str) -> None:
         raise ValueError(f"{weights} weights do not go with {source} activations")
 
 
-def define(k: Kernel, dtype: str) -> None:
-    """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end, last band?, first tap)`.
+def unit_of(k: Kernel, desc: Val, unit: Val) -> tuple[Val, Val, Val]:
+    """Whether a unit of output channels is a full one, its first 16-channel group, and how many it has.
 
-    `dtype` is that of the results.
+    Tail units come after the full ones and are one vector wide.
+    """
+    full_units, most = k.field(desc, FULL_UNITS), k.field(desc, VECTORS)
+    full = unit < full_units
+    return full, k.select(full, unit * most, full_units * most + unit - full_units), k.select(full, most, 1)
+
+
+def tiles_of(k: Kernel, desc: Val, last: Val) -> tuple[Val, Val]:
+    """The table of a band's tiles, and how many there are."""
+    table = k.select(last.ne(0), k.field(desc, LAST_TILES), k.field(desc, TILES))
+    return table, k.select(last.ne(0), k.field(desc, LAST_TILE_COUNT), k.field(desc, TILE_COUNT))
+
+
+def define(k: Kernel, dtype: str, supply: Supply | None = None) -> None:
+    """Emit the functions `epilogue` and `panels(desc, ctx, x, out, weights, first unit, end, last band?, first tap,
+    source, first row)`.
+
+    `dtype` is that of the results. Where `supply` is given, the pixels of a tile come to scratch just before the first
+    unit reads them, and those of the next one nearer meanwhile.
     """
     epilogue.emit_function(k, dtype, EPILOGUE)
-    with k.function("panels", [I64] * 9) as (desc, ctx, base, out, weights, begin, end, last, first_tap):
+    with k.function("panels", [I64] * 11) as (desc, ctx, base, out, weights, begin, end, last, first_tap, source, top):
         f = {n: k.field(desc, n) for n in range(WEIGHTS, EPILOGUE)}
         buffer = scratch(k, ctx) + f[BUFFER]
         block = k.alloca(8 * tiles.BLOCK_FIELDS)
-        table = k.select(last.ne(0), f[LAST_TILES], f[TILES])
-        count = k.select(last.ne(0), f[LAST_TILE_COUNT], f[TILE_COUNT])
+        table, count = tiles_of(k, desc, last)
         shift = k.field(desc, EPILOGUE) - f[OUT]
         stores = emit_block(k, desc, f, block, (buffer, shift), dtype)
         with k.loop(end, start=begin) as unit:
-            full = unit < f[FULL_UNITS]
-            # Tail units come after the full ones and are one vector wide.
-            group = k.select(full, unit * f[VECTORS], f[FULL_UNITS] * f[VECTORS] + unit - f[FULL_UNITS])
-            vectors = k.select(full, f[VECTORS], 1)
+            full, group, vectors = unit_of(k, desc, unit)
             group_bytes = f[UNIT_BYTES] / f[VECTORS]
             panel = weights + group * group_bytes
             k.store(f[BIAS] + group * 64, block + 8 * tiles.BIAS)
@@ -336,36 +356,70 @@ def define(k: Kernel, dtype: str) -> None:
             rest = scratch(k, ctx) + f[PARTIAL] + (unit - begin) * f[UNIT_SUMS]
             end_tap = k.minimum(first_tap + f[BLOCK_TAPS], f[TAP_COUNT])
             with k.loop(end_tap, start=first_tap, step=f[CHUNK_TAPS]) as tap:
-                taps = k.minimum(end_tap - tap, f[CHUNK_TAPS])
-                k.store(f[TAPS] + (tap - first_tap) * 8, block + 8 * tiles.TAPS)
-                k.store(taps, block + 8 * tiles.TAP_COUNT)
-                wide = place_weights(k, desc, ctx, block, panel + tap * f[TAP_BYTES] * vectors)
-                # The next weights come nearer while these are multiplied.
-                after = k.select((tap + taps) < end_tap, tap + taps, f[TAP_COUNT] + first_tap) * f[TAP_BYTES] * vectors
-                ahead, ahead_end = k.var(panel + after), panel + after + f[CHUNK_TAPS] * f[TAP_BYTES] * vectors
+                taps, wide, nearer = _place_chunk(k, desc, ctx, block, (panel, vectors), (tap, first_tap, end_tap))
+                ahead, ahead_end = k.var(nearer), nearer + f[CHUNK_TAPS] * f[TAP_BYTES] * vectors
                 finishes = (tap + taps).eq(f[TAP_COUNT])
-                pixels, partial = k.var(out + group * f[OC]), k.var(rest)
-                pitch = k.var(f[PITCH])
+                pixels, resting = k.var(out + group * f[OC]), k.var(rest)
+                pitch, above = k.var(f[PITCH]), k.var(top)
                 with k.loop(count) as t:
                     row = table + t * 32
                     live, at = k.field(row, 3), pixels.get()
+                    _ask_for(k, block, ahead.get(), tiles.prefetched_bytes(k.cpu))
+                    if supply is not None:
+                        now, own = (
+                            unit.eq(begin) & tap.eq(first_tap),
+                            (base + k.field(row, 2), source, above.get(), live),
+                        )
+                        _supply_tile(k, block, now, t + 1 < count, partial(supply, k, desc, *own, first_tap))
+                    above.set(above.get() + live)
                     k.store(x.get() + k.field(row, 2), block + 8 * tiles.X)
                     k.store(k.select(itself & finishes, at, 0), block + 8 * tiles.OUT)
-                    k.store(k.select(finishes, buffer, partial.get()), block + 8 * tiles.BUFFER)
-                    k.store(k.select(tap.eq(0), 0, partial.get()), block + 8 * tiles.START)
+                    k.store(k.select(finishes, buffer, resting.get()), block + 8 * tiles.BUFFER)
+                    k.store(k.select(tap.eq(0), 0, resting.get()), block + 8 * tiles.START)
                     k.store(live, block + 8 * tiles.LIVE)
                     k.store(pitch.get(), block + 8 * tiles.PITCH)
                     pitch.set(pitch.get() + live * f[PLACE_BYTES])
-                    k.store(ahead.get(), block + 8 * tiles.NEXT)
                     k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
                     k.store(wide, block + 8 * tiles.WEIGHTS)
                     with k.when(finishes & ~itself):
                         places = (at, shift, f[OC], f[OH], f[PIXEL_PITCH])
                         k.call("epilogue", desc, buffer, vectors, live, *places, *lanes)
                     pixels.set(at + live * f[PIXEL_PITCH])
-                    partial.set(partial.get() + sums_bytes(k.cpu))
+                    resting.set(resting.get() + sums_bytes(k.cpu))
                     further = ahead.get() + taps * tiles.prefetched_bytes(k.cpu)
                     ahead.set(k.select(further < ahead_end, further, panel))
+
+
+def _place_chunk(
+    k: Kernel, desc: Val, ctx: Val, block: Val, weights: tuple[Val, Val], places: tuple[Val, Val, Val]
+) -> tuple[Val, Val, Val]:
+    """Tell the tiles which taps come now, and the first one about their weights.
+
+    `weights` are a unit's and its vectors, `places` the tap, and the first and the last of the block. Returns how many
+    taps there are, where the weights of the other tiles are, and those to bring nearer while these are multiplied.
+    """
+    (panel, vectors), (tap, first_tap, end_tap) = weights, places
+    bytes_of_tap = k.field(desc, TAP_BYTES) * vectors
+    taps = k.minimum(end_tap - tap, k.field(desc, CHUNK_TAPS))
+    k.store(k.field(desc, TAPS) + (tap - first_tap) * 8, block + 8 * tiles.TAPS)
+    k.store(taps, block + 8 * tiles.TAP_COUNT)
+    wide = place_weights(k, desc, ctx, block, panel + tap * bytes_of_tap)
+    following = k.select((tap + taps) < end_tap, tap + taps, k.field(desc, TAP_COUNT) + first_tap)
+    return taps, wide, panel + following * bytes_of_tap
+
+
+def _supply_tile(k: Kernel, block: Val, now: Val, more: Val, act: Callable[[], tuple[Val, Val]]) -> None:
+    """Where it is time to, bring a tile's pixels to scratch and ask for those of the next, if there are more."""
+    with k.when(now):
+        asked, some = act()
+        with k.when(some.ne(0) & more):
+            _ask_for(k, block, asked, some)
+
+
+def _ask_for(k: Kernel, block: Val, address: Val, tap_bytes: Val | int) -> None:
+    """Let a tile bring some memory nearer meanwhile."""
+    k.store(address, block + 8 * tiles.NEXT)
+    k.store(k.const(0) + tap_bytes, block + 8 * tiles.AHEAD_BYTES)
 
 
 def place_weights(k: Kernel, desc: Val, ctx: Val, block: Val, weights: Val) -> Val:
@@ -410,9 +464,14 @@ def call_panels(
     units: tuple[Val, Val],
     last: Val,
     first_tap: Val | int = 0,
+    source: tuple[Val, Val] | None = None,
 ) -> None:
-    """Emit the call of `panels` for one part; `x` is the filled block, its pixels in the order of the tile tables."""
-    k.call("panels", desc, ctx, x, out, weights, units[0], units[1], k.convert(last, "zext", I64), first_tap)
+    """Emit the call of `panels` for one part; `x` is the block, its pixels in the order of the tile tables.
+
+    `source` is what `supply` reads and the part's first row there; without it, the block is filled.
+    """
+    band = k.convert(last, "zext", I64)
+    k.call("panels", desc, ctx, x, out, weights, units[0], units[1], band, first_tap, *(source or (0, 0)))
 
 
 def weights_field(k: Kernel, desc: Val) -> Val:

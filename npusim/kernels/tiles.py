@@ -18,7 +18,7 @@ Signature `void(i64 block, i64 unused, i64 unused)`, with block the address of a
 store also [7] out (0: leave the sums in the buffer)  [8] out step of 16 channels  [9] of 8 channels  [10] of pixels
 [11] whether there is a residual and [12] its distance from out  [13] pixels that count  [14] lower and [15] upper
 bound (fp32)  [16] memory to be brought into the level-2 cache meanwhile, `prefetched_bytes` a tap  [17] sums to go on
-from, laid out as the buffer (0: begin with the bias)  [18] for `sums`, bytes to be brought a tap (multiple of 64)
+from, laid out as the buffer (0: begin with the bias)  [18] for `sums` and 512-bit tiles, another size (multiple of 64)
 [19] sums that replace those of each vector in the end, laid out as the buffer (0: none), but for the lanes from [20] up
 to [21]  [22] where weights go as fp32.
 A tile that stores by itself adds the residual, clamps (NaN passes) and rounds, in registers all the way.
@@ -94,8 +94,10 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     with k.main() as (block, _part, _ctx):
         extent = (segments * max(1, length), max(1, int(vectors)), LANES if int(vectors) else LANES // 2)
         sums = _emit_start(k, block, extent, finish != RAW)
-        some = k.field(block, AHEAD_BYTES) if finish == SUMS else prefetched_bytes(k.cpu)
+        some = k.field(block, AHEAD_BYTES) if finish == SUMS or k.cpu.wide else prefetched_bytes(k.cpu)
         ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
+        if finish not in (RAW, SUMS):
+            _ask_for_outputs(k, block, sums)
         wide = k.field(block, WIDE) if leaves else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead, wide)
         if finish != RAW:
@@ -123,6 +125,15 @@ def _emit_start(k: Kernel, block: Val, shape: tuple[int, int, int], resumes: boo
                 for j, total in enumerate(row):
                     total.set(k.load(start + (p * vectors + j) * 64, total.ty))
     return sums
+
+
+def _ask_for_outputs(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
+    """The lines that results go to come nearer while those are computed."""
+    out, oc, op = (k.field(block, i) for i in (OUT, OC, OP))
+    with k.when(out.ne(0)):
+        for j in range(len(sums[0])):
+            with k.loop(len(sums)) as p:
+                k.prefetch(out + p * op + j * oc, write=True)
 
 
 def _emit_sums(

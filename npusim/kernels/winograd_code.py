@@ -194,27 +194,19 @@ def _emit_products(k: Kernel, m: int) -> None:
             sums.set(sums.get() + k.field(desc, _SUMS_PITCH))
 
 
-def _unit_of(k: Kernel, desc: Val, unit: Val) -> tuple[Val, Val, Val]:
-    """Whether a unit of output channels is a full one, its first 16-channel group, and how many it has."""
-    full_units, most = k.field(desc, panels.FULL_UNITS), k.field(desc, panels.VECTORS)
-    full = unit < full_units
-    return full, k.select(full, unit * most, full_units * most + unit - full_units), k.select(full, most, 1)
-
-
 def _emit_piece(k: Kernel, planes: int) -> None:
     """piece(desc, ctx, block, unit, plane, tap, next unit, next plane, next tap, sums, last band?): a chunk of one
     unit's filter with all tiles of a plane."""
 
     def weights_at(desc: Val, unit: Val, plane: Val, tap: Val) -> Val:
-        _, group, vectors = _unit_of(k, desc, unit)
+        _, group, vectors = panels.unit_of(k, desc, unit)
         group_bytes = k.field(desc, panels.UNIT_BYTES) / k.field(desc, panels.VECTORS)
         within = (plane * group_bytes + tap * k.field(desc, panels.TAP_BYTES)) * vectors
         return panels.weights_field(k, desc) + group * group_bytes * planes + within
 
     with k.function("piece", [I64] * 11) as (desc, ctx, block, unit, plane, tap, *following, sums, last):
-        rows = k.select(last.ne(0), k.field(desc, panels.LAST_TILES), k.field(desc, panels.TILES))
-        count = k.select(last.ne(0), k.field(desc, panels.LAST_TILE_COUNT), k.field(desc, panels.TILE_COUNT))
-        (full, _, vectors), taps = _unit_of(k, desc, unit), k.field(block, tiles.TAP_COUNT)
+        rows, count = panels.tiles_of(k, desc, last)
+        (full, _, vectors), taps = panels.unit_of(k, desc, unit), k.field(block, tiles.TAP_COUNT)
         wide = panels.place_weights(k, desc, ctx, block, weights_at(desc, unit, plane, tap))
         v, ahead = k.field(block, tiles.X), k.var(weights_at(desc, *following))
         with k.loop(count) as t:
@@ -266,7 +258,7 @@ def _emit_output(k: Kernel, m: int, guarded: bool) -> None:
 def _emit_unit(k: Kernel, m: int) -> None:
     """unit(desc, ctx, unit, sums, out, rows, first row): the pixels made of one unit's products."""
     with k.function("unit", [I64] * 7) as (desc, ctx, unit, sums, out, rows, first_row):
-        _, group, vectors = _unit_of(k, desc, unit)
+        _, group, vectors = panels.unit_of(k, desc, unit)
         finished = scratch(k, ctx) + k.field(desc, _FINISHED_OFFSET)
         columns, height, width = k.field(desc, _TILE_COLUMNS), k.field(desc, _OH), k.field(desc, _OW)
         bias = k.field(desc, panels.BIAS) + group * PIXEL
