@@ -22,16 +22,17 @@ DEVICE_PID, PIPE_PID = 1, 2
 def trace_events(
     program: Program, profile: Profile, target: Target, *, max_intervals: int = 400
 ) -> list[dict[str, Any]]:
-    """Trace events.
+    """Trace events; pipes are those of a repeated run, as ``profile`` is timed.
 
-    ``max_intervals`` bounds the pipe intervals drawn per task; what is left out is said in its arguments.
+    ``max_intervals`` bounds the pipe intervals drawn per task; how many of the slowest core's instructions are left out
+    is said in their arguments.
     """
-    from npusim.timing import task_timeline
+    from npusim.timing import executed_tasks, memory_state, task_timeline
 
     events = _names(profile)
     live = arena_story(program).live_bytes
-    tasks = {task.id: task for task in program.tasks}
-    for row in profile.tasks:
+    executed = executed_tasks(program, target, [row.task for row in profile.tasks])
+    for row, (task, access) in zip(profile.tasks, executed, strict=True):
         start = profile.to_us(row.start_cycles)
         arguments = {
             "operator": row.op_type,
@@ -47,13 +48,14 @@ def trace_events(
         events.append(_slice(DEVICE_PID, track, row.name, start, profile.to_us(row.cycles), arguments))
         events.append(_counter("arena live bytes", start, live[row.task]))
         events.append(_counter("GM bytes per us", start, round(gm_bytes(row) / max(profile.to_us(row.cycles), 1e-9))))
-        if tasks[row.task].on_device:
-            timeline = task_timeline(tasks[row.task], target)
+        if task.on_device:
+            timeline = task_timeline(task, target, memory=memory_state(task, access))
             shown = timeline.intervals[:max_intervals]
+            left_out = timeline.left_out + len(timeline.intervals) - len(shown)
             for interval in shown:
                 begin = start + profile.to_us(interval.start)
                 length = profile.to_us(interval.end - interval.start)
-                details = {"task": row.name, "left out": len(timeline.intervals) - len(shown)}
+                details = {"task": row.name, "left out": left_out}
                 events.append(_slice(PIPE_PID, PIPES.index(interval.pipe) + 1, interval.label, begin, length, details))
     return events
 

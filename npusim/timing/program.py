@@ -32,13 +32,10 @@ def time_program(
     Raises:
         ContractError: a task carries no tile. TargetError: the chip lacks what a kernel uses.
     """
-    by_id = {task.id: task for task in program.tasks}
-    tasks = [_as_read(by_id[task_id]) for task_id in (by_id if trace is None else trace)]
-    accesses = l2_accesses(program, tasks, target, steady=steady)
     clocks: dict[int, int] = {}
     recorded: dict[int, int] = {}
     rows: list[TaskProfile] = []
-    for task, access in zip(tasks, accesses):
+    for task, access in executed_tasks(program, target, trace, steady=steady):
         start = max([clocks.get(task.stream, 0), *(recorded.get(event, 0) for event in task.waits)])
         if task.on_device:
             run = simulate(task.kernel, target, memory_state(task, access), protocol)
@@ -51,6 +48,15 @@ def time_program(
         clocks[task.stream] = end = start + row.cycles
         recorded.update(dict.fromkeys(task.records, end))
     return Profile(program.name, target.soc, target.clock_mhz, tuple(rows))
+
+
+def executed_tasks(
+    program: Program, target: Target, trace: Sequence[int] | None = None, *, steady: bool = True
+) -> list[tuple[Task, Access]]:
+    """Every executed task, in order, and what it finds in L2. Arguments as for :func:`time_program`."""
+    by_id = {task.id: task for task in program.tasks}
+    tasks = [_as_read(by_id[task_id]) for task_id in (by_id if trace is None else trace)]
+    return list(zip(tasks, l2_accesses(program, tasks, target, steady=steady)))
 
 
 def _as_read(task: Task) -> Task:

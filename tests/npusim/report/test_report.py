@@ -15,6 +15,7 @@ from rich.console import Console
 
 from metadef.error import UsageError
 from metadef.files import atomic_write, write_text
+from metadef.kernel import Engine
 from metadef.memory.report import memory_timeline
 from metadef.program import Region
 from npusim import InferenceSession, SessionOptions
@@ -96,6 +97,38 @@ def test_trace_is_ordered_and_complete(session: InferenceSession):
     }
     end = max(stop for spans in tracks.values() for _, stop in spans)
     assert end == pytest.approx(session.profile.us, rel=1e-3)
+
+
+def test_pipes_of_the_trace_end_with_their_task(session: InferenceSession):
+    """Pipes find the same in L2 as the task that is timed: its last store ends where the task does; what fixpipe sends
+    arrives later than it leaves."""
+    events = [
+        event
+        for event in trace_events(session.program, session.profile.data, session.target, max_intervals=2000)
+        if event["ph"] == "X"
+    ]
+    assert all(event["args"]["left out"] == 0 for event in events if event["pid"] == 2)
+    ends = {event["name"]: event["ts"] + event["dur"] for event in events if event["pid"] == 1}
+    vector = {task.name for task in session.program.tasks if task.kernel.engine is Engine.VECTOR}
+    late = session.target.path("L0C->GM NZ2ND").latency_cycles / session.target.clock_mhz
+    last: dict[str, float] = defaultdict(float)
+    for event in events:
+        if event["pid"] == 2:
+            task = event["args"]["task"]
+            last[task] = max(last[task], event["ts"] + event["dur"])
+    assert set(last) == {task.name for task in session.program.tasks if task.on_device}
+    assert vector and all(-2e-3 <= ends[name] - last[name] <= 2e-3 + late * (name not in vector) for name in last)
+
+
+def test_trace_counts_what_it_leaves_out(session: InferenceSession):
+    few, many = (
+        trace_events(session.program, session.profile.data, session.target, max_intervals=count) for count in (3, 2000)
+    )
+    names = [event["args"]["task"] for event in many if event["ph"] == "X" and event["pid"] == 2]
+    left_out = {
+        event["args"]["task"]: event["args"]["left out"] for event in few if "left out" in event.get("args", ())
+    }
+    assert left_out == {name: max(names.count(name) - 3, 0) for name in set(names)}
 
 
 def test_all_files_are_written(session: InferenceSession, tmp_path: Path):

@@ -10,7 +10,7 @@ from metadef.kernel import Engine, Kernel
 from metadef.program import Binding, Operand, Program, Region, Task
 from metadef.target import load_target
 from npusim.profile import CAUSES
-from npusim.timing import task_timeline, time_program
+from npusim.timing import executed_tasks, memory_state, task_timeline, time_program
 from npusim.timing.tasks import shared_out
 from tests.metadef.cost.samples import vector_kernel
 
@@ -104,6 +104,15 @@ def test_timeline_matches_the_run():
         assert sum(item.end - item.start for item in spans) == busy
     short = task_timeline(program.tasks[1], B3, limit=3)
     assert len(short.intervals) <= 3 and short.left_out > 0
+
+
+def test_timeline_finds_in_l2_what_the_run_does():
+    program = _chain(2)
+    row = time_program(program, B3).tasks[0]
+    task, access = executed_tasks(program, B3)[0]
+    cold, warm = (task_timeline(task, B3, memory=memory) for memory in (memory_state(task, access), None))
+    assert cold.cycles == row.cycles > warm.cycles
+    assert cold.cycles - 2 <= max(item.end for item in cold.intervals) <= cold.cycles
 
 
 def test_breakdown_is_scaled_without_loss():
