@@ -272,12 +272,12 @@ def half_share(k: Kernel, x: Val, top: Val) -> Stages:
         f, power = yield _half_parts(k, x - top, 1)
         return polynomial(k, f, _HALF_EXP2) * power
     taken = k.fma(top, _LOG2E, _ROUNDER) - _ROUNDER
-    lowest, bias = (taken - 125.0) * _LN2, _ROUNDER - taken
+    # The highest is above the limit of sums. Infinity is held to it too: as NaN, its bits would take a power along.
+    lowest, highest, bias = (taken - 125.0) * _LN2, (taken + 118.0) * _LN2, _ROUNDER - taken
     x = k.select(x < lowest, lowest, x)
+    x = k.select(x > highest, highest, x)
     shifted = k.fma(x, _LOG2E, bias)
-    # Above the limit of sums, not as an integer: NaN must stay.
-    held = k.select(shifted > _ROUNDER + 118, _ROUNDER + 118, shifted)
-    f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(held) << 23
+    f, power = yield k.fma(x, _LOG2E, bias - shifted), _ints(shifted) << 23
     return (_ints(_monic(k, f, _HALF_EXP2)) + power).bits(x.type)
 
 

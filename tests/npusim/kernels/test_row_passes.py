@@ -71,12 +71,14 @@ def test_masked_elements_have_no_share(dtype: str, rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
-@pytest.mark.parametrize("count", [3, 130])
+@pytest.mark.parametrize("count", [3, 130, 2048, 5003])
 def test_rows_of_infinities_and_nan_are_nan(dtype: str, count: int) -> None:
-    x = np.zeros((4, count), DTYPES[dtype])
+    """Also where a sample of a long row does not look: between its first blocks and at the end."""
+    x = np.zeros((7, count), DTYPES[dtype])
     x[0, 1], x[1, 1], x[2] = np.nan, np.inf, -np.inf
+    x[3, count // 32], x[4, -1], x[5, count // 32] = np.inf, np.inf, -np.nan
     got = softmax_of(x, dtype).astype(np.float64)
-    assert np.isnan(got[:3]).all() and not np.isnan(got[3]).any()
+    assert np.isnan(got[:6]).all() and not np.isnan(got[6]).any()
 
 
 @pytest.mark.parametrize("mean", [0, 1, 100])
