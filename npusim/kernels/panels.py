@@ -345,8 +345,7 @@ def define(k: Kernel, dtype: str, supply: Supply | None = None) -> None:
         stores = emit_block(k, desc, f, block, (buffer, shift), dtype)
         with k.loop(end, start=begin) as unit:
             full, group, vectors = unit_of(k, desc, unit)
-            group_bytes = f[UNIT_BYTES] / f[VECTORS]
-            panel = weights + group * group_bytes
+            panel = weights + group * (f[UNIT_BYTES] / f[VECTORS])
             k.store(f[BIAS] + group * 64, block + 8 * tiles.BIAS)
             x = k.var(base)
             with k.when(f[UNIT_SHIFTS].ne(0)):
@@ -380,7 +379,8 @@ def define(k: Kernel, dtype: str, supply: Supply | None = None) -> None:
                     k.store(pitch.get(), block + 8 * tiles.PITCH)
                     pitch.set(pitch.get() + live * f[PLACE_BYTES])
                     k.call_address(k.select(full, k.field(row, 0), k.field(row, 1)), block, 0, 0)
-                    k.store(wide, block + 8 * tiles.WEIGHTS)
+                    with k.when(t.eq(0)):
+                        k.store(wide, block + 8 * tiles.WEIGHTS)
                     with k.when(finishes & ~itself):
                         places = (at, shift, f[OC], f[OH], f[PIXEL_PITCH])
                         k.call("epilogue", desc, buffer, vectors, live, *places, *lanes)
@@ -419,7 +419,8 @@ def _supply_tile(k: Kernel, block: Val, now: Val, more: Val, act: Callable[[], t
 def _ask_for(k: Kernel, block: Val, address: Val, tap_bytes: Val | int) -> None:
     """Let a tile bring some memory nearer meanwhile."""
     k.store(address, block + 8 * tiles.NEXT)
-    k.store(k.const(0) + tap_bytes, block + 8 * tiles.AHEAD_BYTES)
+    if k.cpu.wide:  # other tiles ask for what they always do
+        k.store(k.const(0) + tap_bytes, block + 8 * tiles.AHEAD_BYTES)
 
 
 def place_weights(k: Kernel, desc: Val, ctx: Val, block: Val, weights: Val) -> Val:

@@ -96,7 +96,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         sums = _emit_start(k, block, extent, finish != RAW)
         some = k.field(block, AHEAD_BYTES) if finish == SUMS or k.cpu.wide else prefetched_bytes(k.cpu)
         ahead = (k.field(block, NEXT), some) if finish != RAW and int(channels) == 16 else None
-        if finish not in (RAW, SUMS):
+        if finish not in (RAW, SUMS) and k.cpu.wide:  # small tiles would lose more than they wait
             _ask_for_outputs(k, block, sums)
         wide = k.field(block, WIDE) if leaves else None
         _emit_sums(k, block, weights, sums, (segments, length, int(channels), int(pixel)), ahead, wide)
@@ -131,9 +131,11 @@ def _ask_for_outputs(k: Kernel, block: Val, sums: list[list[Var]]) -> None:
     """The lines that results go to come nearer while those are computed."""
     out, oc, op = (k.field(block, i) for i in (OUT, OC, OP))
     with k.when(out.ne(0)):
-        for j in range(len(sums[0])):
-            with k.loop(len(sums)) as p:
-                k.prefetch(out + p * op + j * oc, write=True)
+        at = out
+        for row in sums:
+            for j in range(len(row)):
+                k.prefetch(at + j * oc if j else at, write=True)
+            at = at + op
 
 
 def _emit_sums(
