@@ -30,10 +30,13 @@ Combine = Callable[[Val, Val], Val]
 
 
 class Work:
-    """A row in scratch: where elements are read, and where results go."""
+    """A row in scratch: where elements are read, and where results go.
 
-    def __init__(self, k: Kernel, desc: Val, row: Val) -> None:
-        self.k, self.desc, self.row = k, desc, row
+    `read` brings its elements there; what a pass leaves for the next one lies over them.
+    """
+
+    def __init__(self, k: Kernel, desc: Val, row: Val, read: Callable[[], object]) -> None:
+        self.k, self.desc, self.row, self.read = k, desc, row, read
         self.count = k.field(desc, COUNT)
         self.blocks = self.count & -LANES  # elements in whole blocks
         self.groups = self.count & -(LANES * GROUP)  # elements in whole groups of blocks
@@ -65,7 +68,7 @@ class Straight(Work):
     def __init__(
         self, k: Kernel, desc: Val, row: Val, places: tuple[Val, Val], dtypes: tuple[str, str], past_caches: bool
     ) -> None:
-        super().__init__(k, desc, row)
+        super().__init__(k, desc, row, read=lambda: None)
         (self.source, self.target), (self.come, self.go), self.past_caches = places, dtypes, past_caches
         self.rest = self.count & (LANES - 1)
         self.spare = k.const(0)
@@ -288,6 +291,7 @@ def emit_row(work: Work, operator: Operator) -> None:
                 start.set(sample(work, first))
         total.set(reduced(work, operator.second(work, operator.settle(work, start.get())), operator.ahead[1]))
         attempt.stop_if(whole.get() | fits(total.get(), operator))
+        work.read()
         whole.set(k.const(1, I1))
     operator.put(work, operator.settle(work, start.get()), total.get())
 

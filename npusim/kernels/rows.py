@@ -173,8 +173,9 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     _emit_read(k, source)
     _emit_write(k, target)
     with k.function("apart", [I64] * 4) as (desc, row, come, go):
-        k.call("read", desc, come, row)
-        emit_row(Work(k, desc, row), operator)
+        work = Work(k, desc, row, read=lambda: k.call("read", desc, come, row))
+        work.read()
+        emit_row(work, operator)
         k.call("write", desc, row, go)
     _emit_straight(k, operator, (source, target), past_caches)
     if isinstance(operator, Softmax):

@@ -59,6 +59,29 @@ def test_peaks_and_gaps_that_a_sample_misses(dtype: str, height: float, rng: np.
     assert (np.abs(got - exact) <= bound).all(), (np.abs(got - exact) / spacing).max()
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")])
+def test_long_rows_have_the_bits_of_strided_and_split_ones(
+    dtypes: tuple[str, str], log: bool, rng: np.random.Generator
+) -> None:
+    """Also where what a sample of the row gave has to be taken back."""
+    count, c0 = 2240, 16
+    x = rng.standard_normal((6, count)).astype(DTYPES[dtypes[0]])
+    x[1, 16:32], x[2, -1], x[3, : count // 2], x[4, -1], x[5, 40] = 300, 110, -np.inf, np.inf, np.nan
+    across, blocks = np.ascontiguousarray(x.T), np.ascontiguousarray(x.reshape(6, -1, c0).swapaxes(0, 1))
+    dense, strided, split = (np.full(a.shape, 7, DTYPES[dtypes[1]]) for a in (x, across, blocks))
+
+    def sides(*arrays: np.ndarray) -> list[tuple[int, str]]:
+        return [(address(a), dtype) for a, dtype in zip(arrays, dtypes, strict=True)]
+
+    run(softmax(*RowShape.axis(x.shape, 1, *sides(x, dense)), log=log))
+    run(softmax(*RowShape.axis(across.shape, 0, *sides(across, strided)), log=log))
+    run(softmax(*RowShape.nz(1, 6, count, 6, c0, *sides(blocks, split)), log=log))
+    wide = dense.astype(np.float64)
+    np.testing.assert_array_equal(strided.T.astype(np.float64), wide)
+    np.testing.assert_array_equal(split.swapaxes(0, 1).reshape(x.shape).astype(np.float64), wide)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
 def test_masked_elements_have_no_share(dtype: str, rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 200)).astype(DTYPES[dtype])
