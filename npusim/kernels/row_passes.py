@@ -72,6 +72,7 @@ class Straight(Work):
         (self.source, self.target), (self.come, self.go), self.past_caches = places, dtypes, past_caches
         self.rest = self.count & (LANES - 1)
         self.spare = k.const(0)
+        self.apart = k.select(self.target.eq(self.source), self.row, self.target)
 
     def hold_rest(self) -> None:
         """Bring the elements after the whole blocks to where `load_rest` finds them."""
@@ -91,9 +92,9 @@ class Straight(Work):
         return self.k.load_f32(self.spare, self.come)
 
     def kept(self, index: Val) -> Val:
-        """In the target itself where that is fp32, but for the lanes after the whole blocks."""
+        """In the target itself where that is fp32 and not the source, but for the lanes after the whole blocks."""
         whole = self.go == "f32" and index is not self.blocks and not self.past_caches
-        return (self.target if whole else self.row) + index * 4
+        return (self.apart if whole else self.row) + index * 4
 
     def ahead(self, index: Val, what: str) -> None:
         """The next row of the source, or where this one's results go (if it must come at all)."""

@@ -82,6 +82,16 @@ def test_long_rows_have_the_bits_of_strided_and_split_ones(
     np.testing.assert_array_equal(split.swapaxes(0, 1).reshape(x.shape).astype(np.float64), wide)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_rows_that_are_written_over(dtype: str, rng: np.random.Generator) -> None:
+    """The elements are still there where what a sample gave is taken back."""
+    x = rng.standard_normal((3, 2500)).astype(DTYPES[dtype])
+    x[1:, 77] = 200
+    expected = softmax_of(x, dtype)
+    run(softmax(*RowShape.axis(x.shape, -1, (address(x), dtype), (address(x), dtype))))
+    assert x.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
 def test_masked_elements_have_no_share(dtype: str, rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 200)).astype(DTYPES[dtype])
