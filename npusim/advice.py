@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metadef.cost.winograd_phases import is_eligible
+from metadef.dtype import DType
 from metadef.program import Region, Task
 from metadef.target import Target
 from npusim.profile import TaskProfile
@@ -76,9 +77,11 @@ def advise(task: Task, row: TaskProfile, target: Target) -> list[str]:
 
 
 def _launch(task: Task, row: TaskProfile, target: Target) -> str:
-    if row.causes.get("launch", 0) < row.cycles / 3:
+    share = row.causes.get("launch", 0) / max(row.cycles, 1)
+    if share < 1 / 3:
         return ""
-    return "mostly start-up: larger batches, or a neighbour that it can be fused with, would use the time"
+    what = "mostly start-up" if share > 1 / 2 else f"start-up takes {share:.0%}"
+    return f"{what}: larger batches, or a neighbour that it can be fused with, would use the time"
 
 
 def _misalignment(task: Task, row: TaskProfile, target: Target) -> str:
@@ -98,7 +101,8 @@ def _misalignment(task: Task, row: TaskProfile, target: Target) -> str:
 def _memory(task: Task, row: TaskProfile, target: Target) -> str:
     if row.hbm_read_bytes > row.l2_hit_bytes:
         return "its operands come from memory, not L2: fewer bytes (fp16, int8) or smaller working sets help"
-    return "L2 serves it: fusing it with its producer saves a round trip; larger tiles read operands less often"
+    fused = "L2 serves it: fusing it with its producer saves a round trip"
+    return f"{fused}; larger tiles read operands less often" if "CUBE" in row.pipes else fused
 
 
 def _imbalance(task: Task, row: TaskProfile, target: Target) -> str:
@@ -126,7 +130,9 @@ def _compute(task: Task, row: TaskProfile, target: Target) -> str:
         if share < _GOOD:
             return f"only {share:.0%} of the cube's products are useful: M, N and channels of whole 16s waste none"
         return f"the cube is at work: only fewer products ({_fewer_products(task, target)}) make it faster"
-    return "the vector unit is at work: fp16 in place of fp32 halves its repeats; fusing saves casts"
+    if any(item is not None and item.desc.dtype is DType.FLOAT for item in (*task.inputs, *task.outputs)):
+        return "the vector unit is at work: fp16 in place of fp32 halves its repeats; fusing saves casts"
+    return "the vector unit is at work: only fewer elements, or fusing it with a neighbour, make it faster"
 
 
 def _fewer_products(task: Task, target: Target) -> str:
