@@ -44,7 +44,7 @@ N_FIELDS = len(FIELDS)
 
 QUEUE_DEPTH = 32
 FLAG_DEPTH = 4
-GAPS = 8
+GAPS = 32
 ONE = 1 << 20
 
 OK, FLAG_OVERFLOW, FLAG_UNDERFLOW = 0, 1, 2
@@ -117,32 +117,45 @@ def _copy(to: np.ndarray, source: np.ndarray) -> None:
 
 
 @_inner
+def _keep_gap(core: Core, which: int, at: int, low: int, high: int) -> None:
+    """Put idle time of a port before the gap in slot ``at``; a gap that is used up, or the oldest, makes room."""
+    gone = 0
+    for slot in range(at - 1, -1, -1):
+        if core.gaps[which, slot, 1] <= core.gaps[which, slot, 0]:
+            gone = slot
+            break
+    for slot in range(gone, at - 1):
+        core.gaps[which, slot, 0] = core.gaps[which, slot + 1, 0]
+        core.gaps[which, slot, 1] = core.gaps[which, slot + 1, 1]
+    if at > 0:
+        core.gaps[which, at - 1, 0] = low
+        core.gaps[which, at - 1, 1] = high
+
+
+@_inner
 def _serve(core: Core, which: int, start: int, amount: int) -> int:
-    """When port ``which`` (0 L2, 1 memory) has moved ``amount`` bytes asked for at ``start``."""
+    """When port ``which`` (0 L2, 1 memory) has moved ``amount`` bytes asked for at ``start``. Gaps lie in order."""
     need = amount * ONE + core.port[which, 1]
     work = need // core.rates[which]
     core.port[which, 1] = need - work * core.rates[which]
     last = start
     for slot in range(GAPS):
-        low, high = core.gaps[which, slot, 0], core.gaps[which, slot, 1]
         if work == 0:
             return last
+        low, high = core.gaps[which, slot, 0], core.gaps[which, slot, 1]
         if high > low and high > start:
             first = max(low, start)
             used = min(work, high - first)
-            core.gaps[which, slot, 0] = first + used
             work -= used
             last = first + used
+            core.gaps[which, slot, 0] = last
+            if first > low:
+                _keep_gap(core, which, slot, low, first)
     if work == 0:
         return last
     first = max(core.port[which, 0], start)
     if first > core.port[which, 0]:
-        oldest = 0
-        for slot in range(GAPS):
-            if core.gaps[which, slot, 1] < core.gaps[which, oldest, 1]:
-                oldest = slot
-        core.gaps[which, oldest, 0] = core.port[which, 0]
-        core.gaps[which, oldest, 1] = first
+        _keep_gap(core, which, GAPS, core.port[which, 0], first)
     core.port[which, 0] = first + work
     return first + work
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from metadef.error import ContractError
 from metadef.kernel import CubeTile, Kernel
 from metadef.target import Target
 
-_SETTLE_RUNS = 2
+_SETTLE_RUNS = 3
 _OUT_OF_STEP_ROUNDS = 4
 
 
@@ -78,7 +79,19 @@ def run_stream(stream: CoreStream, target: Target, cores: float, *, keep: int = 
             break
         shares = (grown[0], grown[1])
         run = _execute(stream, target, shares, keep)
-    return run
+    return _within_ports(run, even)
+
+
+def _within_ports(run: CoreRun, even: tuple[float, float]) -> CoreRun:
+    """The run, made as long as its bytes take at an even share: bursts may exceed that, the sum of a port may not."""
+    bound = {
+        name: ceil(count / share) for name, count, share in zip(("L2", "HBM"), (run.l2_bytes, run.hbm_bytes), even)
+    }
+    name = max(bound, key=lambda port: bound[port])
+    late = bound[name] - run.cycles
+    if late <= 0:
+        return run
+    return replace(run, cycles=bound[name], why={**run.why, name: run.why.get(name, 0) + late})
 
 
 def _execute(stream: CoreStream, target: Target, shares: tuple[float, float], keep: int) -> CoreRun:

@@ -8,8 +8,8 @@ import pytest
 from metadef.cost import engine
 from metadef.cost.run import bandwidth_shares, run_kernel, run_stream
 from metadef.cost.streams import MemoryState, kernel_streams
-from metadef.kernel import CubeTile, VectorTile
-from metadef.target import Target, load_target
+from metadef.kernel import CubeTile, FusedOp, VectorTile
+from metadef.target import Target, load_target, replaced
 from npusim.timing.additions import Places, add_tiles, repeat_cycles
 from npusim.timing.micro import matmul, read_copies
 from tests.metadef.cost.samples import conv_kernel, matmul_kernel, vector_kernel
@@ -169,6 +169,33 @@ def test_no_kernel_beats_the_memory():
     run = run_kernel(kernel, B1, COLD)
     assert run.hbm_bytes == pytest.approx(2 * (1 << 24) * 2, rel=0.01)
     assert run.hbm_bytes / (run.cycles - run.launch_cycles) <= B1.hbm_bytes_per_cycle * 1.001
+
+
+def _streamed_conv():
+    """Groups of a convolution one after another on every core: many short rounds that wait for memory."""
+    tile = CubeTile(784, 16, 16, 144, split_batch=8, double_l0c=True)
+    kernel = conv_kernel(P3, tile, c=256, oc=256, size=28, n=8, groups=32)
+    return replace(kernel, fused=(FusedOp("Relu"),))
+
+
+@pytest.mark.parametrize("write_back", [0.0, 0.3, 0.65, 1.0])
+def test_cores_out_of_step_share_no_more_than_there_is(write_back):
+    """A core may take what the others leave, but all of them together no more than memory and L2 move."""
+    run = run_kernel(_streamed_conv(), P3, MemoryState(cold=(0.0, 1.0, 1.0), write_back=write_back)).core
+    l2, memory = bandwidth_shares(P3, 8, on_cube=True)
+    assert run.hbm_bytes <= memory * run.cycles and run.l2_bytes <= l2 * run.cycles
+    assert sum(run.why.values()) == run.cycles
+
+
+@pytest.mark.parametrize(
+    ("key", "factor"),
+    [("memory.hbm_nominal_tb_s", 1.3), ("memory.l2_tb_s", 2), ("cores.clock_mhz", 1.03), ("cores.clock_mhz", 1.25)],
+)
+def test_cores_out_of_step_are_no_slower_on_a_better_chip(key, factor):
+    better = replaced(P3, {key: P3.value(key) * factor})
+    memory = MemoryState(cold=(0.0, 1.0, 1.0), write_back=0.640625)
+    slow, fast = (run_kernel(_streamed_conv(), chip, memory).cycles / chip.clock_mhz for chip in (P3, better))
+    assert fast <= 1.02 * slow
 
 
 def test_every_pipe_of_both_chips_is_exercised():
