@@ -55,11 +55,13 @@ def read_tasks(path: Path, target: Target, predict: Callable[[MeasuredTask, Targ
     """
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+            table = csv.DictReader(stream)
+            rows, columns = list(table), table.fieldnames or ()
     except (OSError, csv.Error) as error:
         raise UsageError(f"cannot read '{path}'", got=str(error), hint="pass an op_summary CSV of msprof") from error
     rows = [{_OTHER_NAMES.get(str(key), str(key)): value for key, value in row.items()} for row in rows]
-    missing = [name for name in NEEDED if not rows or name not in rows[0]]
+    known = {_OTHER_NAMES.get(name, name) for name in columns}
+    missing = [name for name in NEEDED if name not in known]
     if missing:
         raise UsageError(
             f"'{path}' is no operator table of a profiler", expected="columns " + ", ".join(NEEDED),

@@ -102,6 +102,11 @@ def test_columns_may_be_missing_or_of_the_newer_spelling(target, table, tmp_path
         load_op_summary(write(tmp_path / "none.csv", table, [name for name in few if "Task" not in name]), target)
 
 
+def test_a_table_without_rows_is_told_from_one_without_columns(target, tmp_path):
+    with pytest.raises(UsageError, match="too few rows"):
+        load_op_summary(write(tmp_path / "op_summary.csv", [], COLUMNS), target)
+
+
 @pytest.mark.parametrize("key", ["cores.coupled", "numerics.overflow", "cube.macs_per_cycle"])
 def test_only_numbers_are_fitted(target, table, tmp_path, key):
     loaded = load_op_summary(write(tmp_path / "op_summary.csv", table), target)
