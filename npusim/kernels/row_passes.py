@@ -315,6 +315,11 @@ def _plus(a: Val, b: Val) -> Val:
     return a + b
 
 
+def samples(source: str, target: str, kind: str) -> bool:
+    """Whether a softmax sums shares, which may start from any element near the largest, as exponentials may not."""
+    return kind == "plain" and (source == "f16" or target != "f16")
+
+
 class Softmax:
     """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
 
@@ -324,8 +329,7 @@ class Softmax:
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
         self.k, self.log = k, kind == "log"
         self._half = (target, kind) == ("f16", "plain")
-        # Shares may start from any element near the largest; exponentials from that alone.
-        self.sampled = self._shared = kind == "plain" and (source == "f16" or not self._half)
+        self.sampled = samples(source, target, kind)
         # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.
         self._share = vmath.half_share if self._half else vmath.share
         self._exponential = vmath.half_exp if self._half else vmath.exp
@@ -336,7 +340,7 @@ class Softmax:
 
     def terms(self, x: Val, top: Val) -> vmath.Stages:
         """Exponentials, up to a factor common to the row."""
-        if self._shared:
+        if self.sampled:
             return self._share.stages(self.k, x, top)
         return self._exponential.stages(self.k, x - top, positive=False)
 

@@ -48,6 +48,7 @@ from npusim.kernels.row_passes import (
     fits,
     outer_offsets,
     sample,
+    samples,
 )
 
 _STREAM, _TURNS, _PAIRS = ":stream", ":turns", ":pairs"
@@ -147,10 +148,11 @@ def _describe(
         views = [View(side.address, side.dtype, ()) for side in (source, target)]
         if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]):
             whole = shape.count % (LANES * GROUP) == 0 and (all(extra[:2]) or not any(extra))
+            family, *types = name.split(":")
             # CPUs of long registers look far enough ahead to overlap the short passes of a norm by themselves.
-            norm = name.startswith("layernorm")
-            overlap = whole and chunk >= _MANY and not saturate and not (norm and host().wide)
-            name += (_PAIRS if shape.count >= SAMPLED and not norm else _TURNS) if overlap else _STREAM
+            overlap = whole and chunk >= _MANY and not saturate and (family == "softmax" or not host().wide)
+            pairs = family == "softmax" and shape.count >= SAMPLED and samples(*types)
+            name += _STREAM if not overlap else _PAIRS if pairs else _TURNS
     live = rows if shape.count else 0
     scratch_bytes = (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4
     scratch_bytes += padded * SIZE[target.dtype] if name.endswith((_TURNS, _PAIRS)) else 0
@@ -167,7 +169,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     form = f":{rest[-1]}"
     operator: Operator = Norm(k, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
     if form in (_TURNS, _PAIRS):
-        _emit_turns(k, operator, (source, target), sampled=form == _PAIRS and operator.sampled)
+        _emit_turns(k, operator, (source, target), sampled=form == _PAIRS)
         return
     past_caches = form == _STREAM
     _emit_read(k, source)
