@@ -234,6 +234,11 @@ class Target:
         return max(self.vector_cores // self.cube_cores, 1)
 
     @property
+    def rule_vector_cores(self) -> int:
+        """Vector cores up to which the vendor's rule for block_dim is followed whatever their start costs."""
+        return int(self.value("cores.rule_vector"))
+
+    @property
     def vector_mnemonics(self) -> list[str]:
         """Instructions of the vector table, sorted."""
         head = "vector.instructions."
