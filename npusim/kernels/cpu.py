@@ -30,6 +30,7 @@ class Cpu:
     round: bool  # native floor / ceil / rint
     wide: bool  # 32 vector registers of 512 bits
     vector: bool = False  # 256-bit integer and float registers of x86
+    halved: bool = False  # works on 512-bit registers in halves, on pipes that either multiply, or add and convert
 
     @property
     def path(self) -> str:
@@ -74,6 +75,7 @@ def describe(triple: str, name: str, features: str) -> Cpu:
         on |= {"sse4.1", "avx2", "f16c", "fma"}
     if name == "x86-64-v4":
         on |= {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
+    wide = x86 and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on
     return Cpu(
         triple=triple,
         name=name,
@@ -83,7 +85,8 @@ def describe(triple: str, name: str, features: str) -> Cpu:
         fma="fma" in on if x86 else True,
         round="sse4.1" in on if x86 else True,
         vector=x86 and "avx2" in on,
-        wide=x86 and {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= on,
+        wide=wide,
+        halved=wide and name == "znver4",
     )
 
 

@@ -42,6 +42,7 @@ SIZE = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "b8": 1, "i16
 HALVES = ("f16", "bf16")
 FLOATS = (*HALVES, "f32")  # stored types that are fp32 inside
 RAW = {1: I8, 2: I16, 4: I32, 8: I64}  # integer type that moves an element of so many bytes
+_SHORT = ('"prefer-vector-width"="256"', '"min-legal-vector-width"="256"')
 LARGEST = {"f16": 65504.0, "bf16": 2.0**128 - 2.0**120}
 
 
@@ -198,6 +199,7 @@ class Kernel:
         self.module.triple = cpu.triple
         self.b: ir.IRBuilder = ir.IRBuilder()
         self._functions: dict[str, ir.Function] = {}
+        self._short = False
 
     # -- functions ----------------------------------------------------------------------------------------------
     @contextmanager
@@ -206,7 +208,8 @@ class Kernel:
     ) -> Iterator[list[Val]]:
         """Open a function; body code goes inside. A void function returns by itself at the end."""
         fn = ir.Function(self.module, ir.FunctionType(ret, list(args)), name=name)
-        set.add(fn.attributes, '"no-builtins"')
+        for attribute in ('"no-builtins"', *(_SHORT if self._short else ())):
+            set.add(fn.attributes, attribute)
         fn.attributes.add("nounwind")
         if not external:
             fn.linkage = "internal"
@@ -220,6 +223,10 @@ class Kernel:
             self.b.ret_void()
         ir.IRBuilder(entry).branch(body)
         self.b = outer
+
+    def short_registers(self) -> None:
+        """Keep to 256-bit registers, of more there are, in the functions opened from here on."""
+        self._short = True
 
     def main(self, args: int = 3) -> Any:
         """Open the external entry `void symbol(i64, ...)`."""
@@ -311,6 +318,13 @@ class Kernel:
         if not self.cpu.fma:
             return a * b + c
         return self.float_call("fma", a, b, c)
+
+    def plus(self, a: Val, b: Val) -> Val:
+        """a + b with the same bits, by the pipes that multiply where those that add have the conversions to do."""
+        if not self.cpu.halved:
+            return a + b
+        # Behind the fence LLVM does not see that an addition would do.
+        return self.fma(a, self.float_call("arithmetic.fence", Val(self, self.coerce(1.0, a.type))), b)
 
     def float_call(self, name: str, *args: Val) -> Val:
         """Overloaded LLVM floating-point intrinsic on scalars or vectors."""

@@ -54,7 +54,7 @@ class Work:
         return self.row + index * 4
 
     def ahead(self, index: Val, what: str) -> None:
-        """Ask for memory that a later pass needs, around the group of blocks at `index`: `source` or `target`."""
+        """Ask for memory that is needed later, around the group of blocks at `index`: `source`, `target` or `again`."""
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         """Results of the whole row; `value(index, x)` makes 16 of them."""
@@ -97,12 +97,17 @@ class Straight(Work):
         return (self.apart if whole else self.row) + index * 4
 
     def ahead(self, index: Val, what: str) -> None:
-        """The next row of the source, or where this one's results go (if it must come at all)."""
-        if what == "target" and self.past_caches:
+        """The next row of the source, or where this one's results go.
+
+        Where these pass the caches there is the next row alone to ask for. Passes over fp32, which have little else to
+        do, then all ask (`again`): a CPU drops what is asked for faster than memory answers.
+        """
+        if what == "again" and not (self.past_caches and self.come == "f32"):
             return
         k, last = self.k, OUTER - 1
         following = self.source + k.field(self.desc, SOURCE + 1 + last)
-        base, dtype = (following, self.come) if what == "source" else (self.target, self.go)
+        source = what != "target" or self.past_caches
+        base, dtype = (following, self.come) if source else (self.target, self.go)
         for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
             k.prefetch(base + index * SIZE[dtype] + line)
 
@@ -379,7 +384,7 @@ class Softmax:
 class Norm:
     """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements."""
 
-    ahead = ("", "target", "source")
+    ahead = ("again", "target", "source")
     sampled, most = False, 0.0
 
     def __init__(self, k: Kernel, parameters: str, kind: str) -> None:
@@ -389,14 +394,14 @@ class Norm:
         return self.k.splat(self.k.convert(work.count, "sitofp", F32))
 
     def first(self, work: Work) -> Pass | None:
-        return None if self.rms else Pass(0.0, lambda total, x, _i: total + x, _plus)
+        return None if self.rms else Pass(0.0, lambda total, x, _i: self.k.plus(x, total), _plus)
 
     def settle(self, work: Work, total: Val) -> Val:
         return total if self.rms else total / self._length(work)
 
     def second(self, work: Work, settled: Val) -> Pass:
         def square(total: Val, x: Val, _index: Val) -> Val:
-            d = x - settled
+            d = self.k.plus(x, -settled)
             return self.k.fma(d, d, total)
 
         return Pass(0.0, square, _plus)
@@ -406,7 +411,7 @@ class Norm:
         epsilon = k.splat(k.float_field(work.desc, EPSILON))
         scale = 1.0 / vmath.sqrt(k, total / self._length(work) + epsilon)
         # Not one fma by `-settled * scale`: that shift, and its rounding, are huge where the spread is small.
-        return lambda x: (x - settled) * scale
+        return lambda x: k.plus(x, -settled) * scale
 
     def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
         k, dtype, normalised = self.k, self.dtype, self._normalised(work, settled, total)

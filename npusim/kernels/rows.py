@@ -168,6 +168,9 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     source, target, *rest = parameters.split(":")
     form = f":{rest[-1]}"
     operator: Operator = Norm(k, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
+    if family == "layernorm" and k.cpu.halved and "f16" in (source, target, rest[0]):
+        # Of conversions, which are half of a norm's work, those of 512 bits take shuffles to join the halves.
+        k.short_registers()
     if form in (_TURNS, _PAIRS):
         _emit_turns(k, operator, (source, target), sampled=form == _PAIRS)
         return

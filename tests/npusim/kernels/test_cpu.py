@@ -18,3 +18,10 @@ LINUX = "x86_64-unknown-linux-gnu"
 )
 def test_path_names_the_instructions(triple: str, name: str, features: str, path: str) -> None:
     assert describe(triple, name, features).path == path
+
+
+def test_which_cpus_work_on_long_registers_in_halves() -> None:
+    long = "+avx512f,+avx512vl,+avx512bw,+avx512dq"
+    halved = [describe(LINUX, name, long).halved for name in ("znver4", "x86-64-v4", "sapphirerapids")]
+    assert halved == [True, False, False]
+    assert not describe(LINUX, "znver4", "+avx2").halved

@@ -19,6 +19,7 @@ TARGETS = [
     ("x86_64-unknown-linux-gnu", "x86-64", ""),
     ("x86_64-unknown-linux-gnu", "x86-64-v3", ""),
     ("x86_64-unknown-linux-gnu", "x86-64-v4", ""),
+    ("x86_64-unknown-linux-gnu", "znver4", "+avx2,+fma,+f16c,+sse4.1,+avx512f,+avx512vl,+avx512bw,+avx512dq"),
     ("aarch64-unknown-linux-gnu", "generic", ""),
 ]
 AWKWARD = [

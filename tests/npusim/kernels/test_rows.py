@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from npusim.kernels import elementwise
-from npusim.kernels.cpu import host
+from npusim.kernels import elementwise, store
+from npusim.kernels.cpu import describe, host
 from npusim.kernels.rows import RowShape, layer_norm, softmax
 from npusim.kernels.weights import aligned
 from tests.npusim.kernels import twins
@@ -152,5 +152,15 @@ def test_results_past_the_caches_have_the_bits_of_others(
                 call = softmax(*places, log=kind == "log")
             assert call.kernel.endswith(ending) == (skip == 0)
             run(call, threads=3)
-            results.append(out.tobytes())
-        assert results[0] == results[1]
+            results.append(out)
+        assert twins.same_bits(*results)
+
+
+@pytest.mark.parametrize(("cpu", "longest"), [("znver4", "ymm"), ("x86-64-v4", "zmm")])
+def test_norms_of_halves_take_the_registers_that_convert_fastest(cpu: str, longest: str) -> None:
+    long = "+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx2,+fma,+f16c,+sse4.1"
+    target = describe("x86_64-unknown-linux-gnu", cpu, long)
+    for name in ("layernorm:f16:f16:f16:layer", "layernorm:f16:f16:f32:rms:stream"):
+        text = store.assembly(name, target)
+        assert longest in text and ("zmm" in text) == (longest == "zmm")
+    assert "zmm" in store.assembly("layernorm:f32:f32:f32:layer", target)

@@ -8,6 +8,7 @@ import pytest
 from npusim.kernels.cpu import host
 from npusim.kernels.elementwise import View, elementwise
 from tests.npusim.kernels.inputs import address, run
+from tests.npusim.kernels.twins import same_bits
 
 VECTOR_ERF = np.vectorize(math.erf, otypes=[float])
 VECTOR_ERFC = np.vectorize(math.erfc, otypes=[float])
@@ -148,9 +149,3 @@ def test_results_do_not_depend_on_where_a_block_lies(name: str, dtype: str) -> N
     assert same_bits(out, single)
     run(elementwise(f"{name}(x0)", views[:1], views[0], x.shape))
     assert same_bits(out, x)
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether numbers have the same bits, and NaN stand in the same places (their signs depend on operand order)."""
-    number = ~np.isnan(a)
-    return np.array_equal(number, ~np.isnan(b)) and a[number].tobytes() == b[number].tobytes()

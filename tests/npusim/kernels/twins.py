@@ -42,6 +42,12 @@ def assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_array_equal(actual, wanted)
 
 
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether numbers have the same bits, and NaN stand in the same places (their signs depend on operand order)."""
+    number = ~np.isnan(a)
+    return np.array_equal(number, ~np.isnan(b)) and a[number].tobytes() == b[number].tobytes()
+
+
 @dataclass(frozen=True)
 class Exact:
     """A float64 result, the sum of the magnitudes of its terms, and how many rounded operations made it."""
