@@ -99,6 +99,7 @@ FITS = {
     "HALF_GELU": Fit(_mills, 0, 5.7, 2, 3),
     # 2**f.
     "HALF_EXP2": Fit(np.exp2, -0.5, 0.5, 4),
+    "HALF_EXP2_ABOVE": Fit(np.exp2, 0, 1, 4),
     # e**r times what makes the factor of the highest power one.
     "SHARE_EXP": Fit(lambda r: np.exp(r) * 722.70837, -0.34658, 0.34658, 6),
 }

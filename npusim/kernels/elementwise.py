@@ -187,7 +187,7 @@ def _emit_flat(k: Kernel, dtypes: Sequence[str], expression: str, past_caches: b
         flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression)
         _emit_rest(k, flag, count & -LANES, count, operands, expression, scalars)
     with k.main() as (desc, part, _ctx):
-        if expressions.is_staged(expression, dtypes[-1]):
+        if expressions.is_staged(k, expression, dtypes[-1]):
             # What registers cannot hold should lie across no cache line.
             k.b.function.attributes.alignstack = _LINE
         flag, count, operands, scalars = _flat_part(k, desc, part, dtypes, expression, spare=False)
@@ -334,7 +334,7 @@ def _emit_run(
 
     begin = k.const(0)
     if flag is None:
-        line = _Line(k) if not k.cpu.wide and expressions.is_staged(text, out.dtype) else None
+        line = _Line(k) if expressions.is_staged(k, text, out.dtype) else None
         together = blocks & -_UNROLL
         together = k.select(blocks >= _FEW, together, 0) if line else together
         woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)

@@ -53,9 +53,10 @@ def functions() -> list[str]:
     return sorted({*_UNARY, *_BINARY, *_TERNARY})
 
 
-def is_staged(text: str, result: str = "f32") -> bool:
-    """Whether the outermost function of an expression is one whose code can be cut into stages."""
-    return isinstance(_last(text.partition("(")[0], result), vmath.Staged)
+def is_staged(k: Kernel, text: str, result: str = "f32") -> bool:
+    """Whether the outermost function of an expression is one whose code had better be cut into stages."""
+    emit = _last(text.partition("(")[0], result)
+    return isinstance(emit, vmath.Staged) and emit.overlaps(k)
 
 
 def _last(name: str, result: str) -> Emitter | None:
@@ -277,7 +278,7 @@ def _clip(k: Kernel, x: Val, lo: Val, hi: Val) -> Val:
 
 def _float(emit: Callable[[Kernel, Val], Val]) -> Emitter:
     if isinstance(emit, vmath.Staged):
-        return vmath.Staged(lambda k, x: emit.stages(k, to_float(k, x)))
+        return vmath.Staged(lambda k, x: emit.stages(k, to_float(k, x)), emit.fine)
     return lambda k, x: emit(k, to_float(k, x))
 
 

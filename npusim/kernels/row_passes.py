@@ -53,7 +53,7 @@ class Work:
         """Where a pass leaves 16 fp32 values for the next one."""
         return self.row + index * 4
 
-    def ahead(self, index: Val, what: str) -> None:
+    def ahead(self, index: Val, what: str, rows: int = 1) -> None:
         """Ask for memory that is needed later, around the group of blocks at `index`: `source`, `target` or `again`."""
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
@@ -96,8 +96,8 @@ class Straight(Work):
         whole = self.go == "f32" and index is not self.blocks and not self.past_caches
         return (self.apart if whole else self.row) + index * 4
 
-    def ahead(self, index: Val, what: str) -> None:
-        """The next row of the source, or where this one's results go.
+    def ahead(self, index: Val, what: str, rows: int = 1) -> None:
+        """The next row of the source (or one some `rows` on), or where this one's results go.
 
         Where these pass the caches there is the next row alone to ask for. Passes over fp32, which have little else to
         do, then all ask (`again`): a CPU drops what is asked for faster than memory answers.
@@ -105,7 +105,7 @@ class Straight(Work):
         if what == "again" and not (self.past_caches and self.come == "f32"):
             return
         k, last = self.k, OUTER - 1
-        following = self.source + k.field(self.desc, SOURCE + 1 + last)
+        following = self.source + k.field(self.desc, SOURCE + 1 + last) * rows
         source = what != "target" or self.past_caches
         base, dtype = (following, self.come) if source else (self.target, self.go)
         for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
@@ -131,10 +131,14 @@ class Straight(Work):
         with self.k.loop(end, start=begin, step=LANES * GROUP) as i:
             if ahead:
                 self.ahead(i, ahead)
-            places = [i + block * LANES for block in range(GROUP)]
-            for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
-                where = self.target + place * SIZE[self.go]
-                expressions.store(self.k, result, where, self.go, self.past_caches)
+            self.put_group(value, i)
+
+    def put_group(self, value: Callable[[Val, Val], Val], first: Val) -> None:
+        """Results of one group of blocks."""
+        places = [first + block * LANES for block in range(GROUP)]
+        for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
+            where = self.target + place * SIZE[self.go]
+            expressions.store(self.k, result, where, self.go, self.past_caches)
 
 
 @dataclass(frozen=True)
@@ -142,13 +146,14 @@ class Pass:
     """A reduction of a row: `add(sum, term, index)` takes in a block's terms, `combine` joins two sums.
 
     Blocks are added to `ways` vectors in turn: as many as it takes that no block waits for the one before. Terms are
-    the elements, or what `stages` makes of them: code with one cut, across which a block overlaps the next.
+    the elements, or what `stages` makes of them, which `overlaps` if each cut is to lie between a block and the next.
     """
 
     start: float
     add: Callable[[Val, Val, Val], Val]
     combine: Combine
     stages: Callable[[Val], vmath.Stages] | None = None
+    overlaps: bool = False
     ways: int = GROUP
 
     def term(self, x: Val) -> Val:
@@ -163,18 +168,24 @@ class Sums:
         self.work, self.how = work, how
         self.totals = [work.k.var(how.start, vec(F32)) for _ in range(how.ways)]
 
-    def take_groups(self, begin: Val, end: Val, ahead: str = "") -> None:
-        """Whole groups of blocks. `ahead`: what memory to fetch beside them; two passes of three share it, as one alone
-        would ask faster than memory answers."""
-        k, work = self.work.k, self.work
-        term = _StagedTerms(work, self.how, begin, end) if self.how.stages and not k.cpu.wide else None
-        with k.loop(end, start=begin, step=LANES * GROUP) as i:
+    def take_groups(self, begin: Val, end: Val, ahead: str = "", terms: _Terms | None = None) -> None:
+        """Whole groups of blocks, whose `terms` may be those of more. `ahead`: what memory to fetch beside them; two
+        passes of three share it, as one alone would ask faster than memory answers."""
+        terms = terms or self.terms(begin, end)
+        with self.work.k.loop(end, start=begin, step=LANES * GROUP) as i:
             if ahead:
-                work.ahead(i, ahead)
-            for number in range(GROUP):
-                at, total = i + number * LANES, self.totals[number % self.how.ways]
-                y = term.at(at, last=number == GROUP - 1) if term else self.how.term(work.load(at))
-                total.set(self.how.add(total.get(), y, at))
+                self.work.ahead(i, ahead)
+            self.take_group(terms, i)
+
+    def terms(self, begin: Val, end: Val) -> _Terms:
+        """What groups of blocks are taken from, in order."""
+        return _StagedTerms(self.work, self.how, begin, end) if self.how.overlaps else _Terms(self.work, self.how)
+
+    def take_group(self, terms: _Terms, first: Val) -> None:
+        """One group of blocks."""
+        for number in range(GROUP):
+            at, total = first + number * LANES, self.totals[number % self.how.ways]
+            total.set(self.how.add(total.get(), terms.at(at, number), at))
 
     def take_rest(self) -> None:
         """Blocks after the whole groups, and elements after the whole blocks."""
@@ -194,30 +205,53 @@ class Sums:
         return fold_lanes(self.work.k, parts[0], self.how.combine)
 
 
-class _StagedTerms:
-    """Terms of block after block, each begun while the one before is finished."""
+class _Terms:
+    """Terms of block after block."""
+
+    def __init__(self, work: Work, how: Pass) -> None:
+        self.work, self.how = work, how
+
+    def at(self, index: Val, number: int) -> Val:
+        """The terms of the block at `index`, which has a number in its group."""
+        return self.how.term(self.work.load(index))
+
+
+class _StagedTerms(_Terms):
+    """Terms of block after block, each begun while those before are finished: by as many blocks as there are cuts."""
 
     def __init__(self, work: Work, how: Pass, begin: Val, end: Val) -> None:
-        self.work, self.last = work, end - LANES
+        super().__init__(work, how)
+        self.last = end - LANES
         assert how.stages is not None
         self.stages = how.stages
-        self._held: list[Var] = []
+        self._held: list[list[Var]] = []
         k = work.k
         with k.when(begin < end):
-            stages = self.stages(work.load(begin))
-            for value in next(stages):
-                self._held.append(k.var(value))
-            stages.close()
+            cuts = len(self._cut_values(begin))
+            for cut in range(cuts):
+                at = k.minimum(begin + (cuts - 1 - cut) * LANES, self.last)
+                self._held.append([k.var(value) for value in self._cut_values(at)[cut]])
 
-    def at(self, index: Val, last: bool) -> Val:
-        """The terms of the block at `index`, the `last` of a group or not; the one after it is begun."""
-        following = index + LANES
-        following = self.work.k.minimum(following, self.last) if last else following
+    def _cut_values(self, index: Val) -> list[tuple[Val, ...]]:
+        """The values of one block at each cut (LLVM leaves out those that nothing needs)."""
+        found: list[tuple[Val, ...]] = []
+
+        def keep(_cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+            found.append(values)
+            return values
+
+        vmath.passed(self.stages(self.work.load(index)), keep)
+        return found
+
+    def at(self, index: Val, number: int) -> Val:
+        cuts = len(self._held)
+        following = index + cuts * LANES
+        following = self.work.k.minimum(following, self.last) if number + cuts >= GROUP else following
         return vmath.passed(self.stages(self.work.load(following)), self._hand_on)
 
-    def _hand_on(self, _cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
-        before = tuple(held.get() for held in self._held)
-        for held, value in zip(self._held, values, strict=True):
+    def _hand_on(self, cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+        before = tuple(held.get() for held in self._held[cut])
+        for held, value in zip(self._held[cut], values, strict=True):
             held.set(value)
         return before
 
@@ -363,9 +397,10 @@ class Softmax:
         def add(total: Val, e: Val, index: Val) -> Val:
             if not self.log:
                 self.k.store(e, work.kept(index))
-            return total + e
+            return self.k.plus(e, total)
 
-        return Pass(0.0, add, _plus, lambda x: self.terms(x, settled), ways=2)
+        overlaps = (self._share if self.sampled else self._exponential).overlaps(self.k)
+        return Pass(0.0, add, _plus, lambda x: self.terms(x, settled), overlaps, ways=2)
 
     def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
         scale = self.scale(total)

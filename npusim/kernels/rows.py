@@ -223,11 +223,10 @@ def _part_rows(k: Kernel, desc: Val, part: Val) -> tuple[Val, Val]:
 
 
 def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled: bool) -> None:
-    """Several rows at a time, strip by strip: the first pass of one, the second of another, the results of a third.
+    """Several rows at a time: the first pass of one, the second of another, the results of a third.
 
     So memory is read and written while others compute. In the first and last turns a part's end rows stand in for those
-    that are not there, and results go to scratch. Each is one strip behind the one before it: a CPU tells loads from
-    stores that wait by the address within a page, in which long rows agree.
+    that are not there, and results go to scratch.
     """
     if sampled:
         _emit_straight(k, operator, dtypes, past_caches=False)
@@ -253,7 +252,10 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), total.get())
-            _emit_strips(k, count, sums, works[2], results, dtypes[0])
+            if first is None and SIZE[dtypes[0]] == 2:
+                _emit_together(k, count, sums[0], works[2], results)
+            else:
+                _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
             total.set(sums[-1].folded())
             if sampled:
@@ -265,12 +267,31 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
         k.fence()
 
 
+def _emit_together(k: Kernel, count: Val, sums: Sums, making: Straight, results: Callable[[Val, Val], Val]) -> None:
+    """The second pass of a row beside the results of the one before it, group by group.
+
+    For elements of two bytes; where memory has more to do, it had better read and write some lines at a time. What a
+    group leaves lies over what the other's result was made of. The row after the next is asked for: the next one has
+    been looked into by then.
+    """
+    terms = sums.terms(k.const(0), count)
+    with k.loop(count, step=LANES * GROUP) as i:
+        sums.work.ahead(i, "source", rows=2)
+        making.put_group(results, i)
+        sums.take_group(terms, i)
+
+
 def _emit_strips(
     k: Kernel, count: Val, sums: list[Sums], making: Straight, results: Callable[[Val, Val], Val], dtype: str
 ) -> None:
-    """The passes of a turn over their rows, strip by strip."""
+    """The passes of a turn over their rows, strip by strip.
+
+    Each is one strip behind the one before it: a CPU tells loads from stores that wait by the address within a page, in
+    which long rows agree.
+    """
     strip = (_WIDE_STRIP_BYTES if k.cpu.wide else _STRIP_BYTES) // SIZE[dtype]
     last = sums[-1]
+    terms = last.terms(k.const(0), count)
     with k.loop(count + 2 * strip, step=strip) as begin:
         if last is not sums[0]:
             with k.when(begin < count):
@@ -281,7 +302,8 @@ def _emit_strips(
             making.put_groups(results, late, k.minimum(late + strip, count))
         late = late - strip
         with k.when(late >= 0):
-            last.take_groups(late, k.minimum(late + strip, count), "source" if last is sums[0] else "")
+            ahead = "source" if last is sums[0] else ""
+            last.take_groups(late, k.minimum(late + strip, count), ahead, terms)
 
 
 def _emit_read(k: Kernel, dtype: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from npusim.kernels.ir import F64, I16, I32, I64, Kernel, Val, vec
+from npusim.kernels.ir import F64, I16, I32, I64, LANES, Kernel, Val, vec
 
 _LOG2E = 1.4426950408889634
 _LN2 = 0.6931471805599453
@@ -35,6 +35,14 @@ _EXP = (
 )
 # 2**f for |f| <= 1/2: minimax fit, within 2**-18.5 of the result.
 _HALF_EXP2 = (0.9999992847442627, 0.6931217908859253, 0.240247443318367, 0.05591786280274391, 0.009570102207362652)
+# 2**f for 0 <= f <= 1: as near.
+_HALF_EXP2_ABOVE = (
+    1.0000026226043701,
+    0.6930038332939148,
+    0.2414427548646927,
+    0.05201147496700287,
+    0.01353416033089161,
+)
 # e**r for |r| <= ln(2)/2 but for a constant factor: within 2**-25 of the result.
 _SHARE_EXP = (
     722.7083740234375,
@@ -118,12 +126,22 @@ class Staged:
 
     Sent the values of an element before, a loop works on several elements at once, each in a stage of its own: a CPU
     holds few operations that wait, so it must not meet a whole chain of dependent ones before the next element's.
+    `fine`: where the CPU has long registers the cuts are so many that it gains too.
     """
 
     stages: Callable[..., Stages]
+    fine: bool = False
+
+    def overlaps(self, k: Kernel) -> bool:
+        """Whether elements had better be worked on in stages of their own."""
+        return self.fine or not k.cpu.wide
 
     def __call__(self, k: Kernel, *arguments: Val, **options: bool) -> Val:
         return whole(self.stages(k, *arguments, **options))
+
+
+def _finely(stages: Callable[..., Stages]) -> Staged:
+    return Staged(stages, fine=True)
 
 
 def whole(stages: Stages) -> Val:
@@ -207,7 +225,7 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     x = k.select(vanishes, -104.0, x)
     if positive:
         x = k.select(x > 89.0, 89.0, x)
-    if k.cpu.wide and x.type.count % 16 == 0:
+    if _scales(k, x):
         shifted = k.fma(x, _LOG2E, _ROUNDER)
         n = shifted - _ROUNDER
         r, n, vanishes = yield _reduced(k, x, n), n, vanishes
@@ -254,23 +272,29 @@ def _monic(k: Kernel, x: Val, coefficients: Sequence[float]) -> Val:
     return total
 
 
-@Staged
+@_finely
 def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
-    """e**x for results in f16: 2**n * 2**f. What is below e**-87 comes as that, which no f16 tells from zero."""
+    """e**x for results in f16: 2**n * 2**f. What is below e**-87 may come as that, which no f16 tells from zero."""
+    if _scales(k, x):
+        return (yield from _half_power(k, x * _LOG2E))
     f, power = yield _half_parts(k, x, 1, positive)
     return polynomial(k, f, _HALF_EXP2) * power
 
 
-@Staged
+@_finely
 def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     """e**(x - top) times a factor that is the same under one `top`, for shares in a sum; x and top come from f16.
 
-    `top` is that of `share`. Its power of two alone is taken off, which spares the difference. What is below 2**-125
-    comes as that.
+    `top` is that of `share`. What is below 2**-125 may come as that.
     """
+    if _scales(k, x):
+        share = yield from _half_power(k, k.fma(x, _LOG2E, top * -_LOG2E))
+        (share,) = yield (share,)
+        return share
     if not k.cpu.fma:
         f, power = yield _half_parts(k, x - top, 1)
         return polynomial(k, f, _HALF_EXP2) * power
+    # The power of two alone is taken off, which spares the difference.
     taken = k.fma(top, _LOG2E, _ROUNDER) - _ROUNDER
     # The highest is above the limit of sums. Infinity is held to it too: as NaN, its bits would take a power along.
     lowest, highest, bias = (taken - 125.0) * _LN2, (taken + 118.0) * _LN2, _ROUNDER - taken
@@ -281,12 +305,27 @@ def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     return (_ints(_monic(k, f, _HALF_EXP2)) + power).bits(x.type)
 
 
-@Staged
+@_finely
 def half_sigmoid(k: Kernel, x: Val) -> Stages:
-    """2**f / (2**f + 2**-n) with e**x = 2**(n + f), for results in f16."""
+    """1 / (1 + e**-x), or with e**x = 2**(n + f) 2**f / (2**f + 2**-n), for results in f16."""
+    if _scales(k, x):
+        power = yield from _half_power(k, x * -_LOG2E)
+        (under,) = yield (power + 1.0,)
+        (result,) = yield (1.0 / under,)
+        return result
     f, power = yield _half_parts(k, x, -1)
     p, power = yield polynomial(k, f, _HALF_EXP2), power
     return p / (p + power)
+
+
+def _half_power(k: Kernel, y: Val) -> Stages:
+    """2**y for results in f16, which are right for infinities and NaN too: by AVX-512's own instructions."""
+    c = _HALF_EXP2_ABOVE
+    (y,) = yield (y,)
+    f, y = yield _fraction(k, y), y
+    p, f, y = yield k.fma(k.fma(f, c[4], c[3]), f, c[2]), f, y
+    p, y = yield k.fma(k.fma(p, f, c[1]), f, c[0]), y
+    return _scaled(k, p, y)
 
 
 @Staged
@@ -341,13 +380,27 @@ def _half_parts(k: Kernel, x: Val, sign: int, positive: bool = True) -> tuple[Va
     return k.fma(x, _LOG2E, n), (_ints(shifted) << 23).bits(x.type)
 
 
-def _scaled(k: Kernel, p: Val, n: Val, live: Val) -> Val:
-    """2**n * p where `live`, else 0, by AVX-512's own instruction."""
-    if p.type.count > 16:
-        parts = zip(k.halves(p), k.halves(n), k.halves(live), strict=True)
-        return k.join(*(_scaled(k, *part) for part in parts))
+def _scales(k: Kernel, x: Val) -> bool:
+    """Whether AVX-512's own instructions for powers of two are there for x."""
+    return k.cpu.wide and x.type.count % LANES == 0
+
+
+def _scaled(k: Kernel, p: Val, n: Val, live: Val | None = None) -> Val:
+    """2**floor(n) * p, rounded once; zero where not `live`."""
+    if p.type.count > LANES:
+        lives = (None, None) if live is None else k.halves(live)
+        return k.join(*(_scaled(k, *part) for part in zip(k.halves(p), k.halves(n), lives, strict=True)))
+    mask = k.const(-1, I16) if live is None else live.bits(I16)
     nothing, rounding = k.const(0.0, p.type), k.const(4, I32)
-    return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", p.type, [p, n, nothing, live.bits(I16), rounding])
+    return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", p.type, [p, n, nothing, mask, rounding])
+
+
+def _fraction(k: Kernel, y: Val) -> Val:
+    """y - floor(y), which is zero for infinities."""
+    if y.type.count > LANES:
+        return k.join(*(_fraction(k, half) for half in k.halves(y)))
+    down, nothing, all_lanes, rounding = k.const(1, I32), k.const(0.0, y.type), k.const(-1, I16), k.const(4, I32)
+    return k.intrinsic("llvm.x86.avx512.mask.reduce.ps.512", y.type, [y, down, nothing, all_lanes, rounding])
 
 
 def _reduced(k: Kernel, x: Val, n: Val) -> Val:

@@ -54,6 +54,7 @@ MORE = [
     *("fourier:input:bf16:20", "fourier:output:f16:20", "fourier:depthwise:bf16:bf16:20"),
     *("fourier:input:f32:48", "fourier:output:f32:48", "fourier:depthwise:f16:f16:48"),
     *("stream:f16:f16:sigmoid(x0)", "stream:bf16:bf16:exp(x0)", "stream:f32:i64:x0", "softmax:f16:f16:plain:stream"),
+    *("softmax:f16:f16:plain:pairs", "softmax:f32:f16:plain:turns", "flat:f16:f16:exp(x0)"),
     *("softmax:f32:bf16:log:stream", "layernorm:f16:f16:f16:layer:stream", "layernorm:f32:f32:f32:rms:stream"),
     "reduce:f16:f16:l2:along",
     "reduce:bf16:bf16:max:across",
