@@ -94,7 +94,7 @@ def replaced(target: Target, values: Mapping[str, Any]) -> Target:
     for key, value in values.items():
         target.value(key)
         constants[key] = Constant(value, "changed", "unknown")
-    return _build({"soc": target.soc, "family": target.family, "paths": target.paths}, constants)
+    return _build({"soc": target.soc, "family": target.family, "paths": target.paths}, constants, target)
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class Target:
     """A chip. ``constants`` maps dotted keys (``paths.GM->UB.latency_cycles``) to :class:`Constant`.
 
     Rates are bytes per core-clock cycle and core unless the key says ``tb_s`` (10^12 bytes per second, whole chip).
+    ``base`` is the chip that a user's file, or :func:`replaced`, changes: kernels tuned for it run here too.
     """
 
     soc: str
@@ -145,6 +146,7 @@ class Target:
     granule_bytes: Mapping[str, int]
     cube_dtypes: frozenset[DType]
     paths: Mapping[str, DataPath] = field(repr=False)
+    base: Target | None = field(default=None, repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Target) and (self.soc, self.content_hash) == (other.soc, other.content_hash)
@@ -234,11 +236,6 @@ class Target:
         return max(self.vector_cores // self.cube_cores, 1)
 
     @property
-    def rule_vector_cores(self) -> int:
-        """Vector cores up to which the vendor's rule for block_dim is followed whatever their start costs."""
-        return int(self.value("cores.rule_vector"))
-
-    @property
     def vector_mnemonics(self) -> list[str]:
         """Instructions of the vector table, sorted."""
         head = "vector.instructions."
@@ -317,8 +314,9 @@ def _load_path(path: Path) -> Target:
         problems += _misfits(constants, str(path))
     if problems:
         raise TargetError(problems)
+    parent = None if path.parent == _HERE else _ancestor(path, _parse(path).get("inherits"))
     try:
-        return _build(tree, constants)
+        return _build(tree, constants, None if parent is None else _load_path(parent))
     except (KeyError, TypeError, ValueError) as error:
         raise TargetError(f"{path}: {error!r} is missing or wrong", hint="compare with Ascend910B1.yaml") from error
 
@@ -328,12 +326,16 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise TargetError(f"{path} inherits from itself", got=" -> ".join(map(str, (*seen, path))))
     tree = _parse(path)
-    parent = tree.pop("inherits", None)
-    if parent is None:
-        return tree
-    beside = path.parent / f"{parent}.yaml"  # a file that is called as a chip of the package may inherit from that one
-    ancestor = beside if beside.exists() and not beside.samefile(path) else _HERE / f"{parent}.yaml"
-    return _merge(_read(ancestor, (*seen, path)), tree)
+    ancestor = _ancestor(path, tree.pop("inherits", None))
+    return tree if ancestor is None else _merge(_read(ancestor, (*seen, path)), tree)
+
+
+def _ancestor(path: Path, name: str | None) -> Path | None:
+    """The file that one inherits from: beside it, or of the package (which may have the file's own name)."""
+    if name is None:
+        return None
+    beside = path.parent / f"{name}.yaml"
+    return beside if beside.exists() and not beside.samefile(path) else _HERE / f"{name}.yaml"
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -440,7 +442,7 @@ def _unlike(value: Any, example: Any) -> str:
     return "" if is_number and 0 <= value <= _MOST else f"a number from 0 to {_MOST:g}"
 
 
-def _build(tree: Mapping[str, Any], constants: Mapping[str, Constant]) -> Target:
+def _build(tree: Mapping[str, Any], constants: Mapping[str, Constant], base: Target | None) -> Target:
     def value(key: str) -> Any:
         return constants[key].value
 
@@ -473,4 +475,5 @@ def _build(tree: Mapping[str, Any], constants: Mapping[str, Constant]) -> Target
         granule_bytes=MappingProxyType(group("granules")),
         cube_dtypes=frozenset(DType.parse(label) for label in value("cube.macs_per_cycle")),
         paths=MappingProxyType(paths),
+        base=base,
     )

@@ -145,15 +145,9 @@ def run_kernel(
     composed = run_composed(kernel, target, memory, protocol, keep)
     if composed is not None:
         return composed
-    on_cube = isinstance(kernel.tile, CubeTile)
-    cores = min(kernel.block_dim, target.cores(on_cube))
-    waves = -(-kernel.block_dim // cores)
+    cores, waves, sharing = _dealt(kernel, target)
     even = even_pieces(kernel, target)
-    # Cores with less to do leave their bandwidth to the others when they are done.
-    sharing = max(1.0, min(even / waves, cores))
-    fullest = kernel_streams(kernel, target, memory)
-    assert fullest is not None
-    core = run_stream(fullest, target, sharing, keep=keep)
+    core = _fullest(kernel, target, memory, sharing, keep)
     least = kernel_streams(kernel, target, memory, smallest=True)
     total = kernel.block_dim
     mean = core.cycles * even / total
@@ -176,6 +170,20 @@ def run_kernel(
     return KernelRun(core, mean, waves, cores, launch, moved, hbm, l2, requests)
 
 
+def _dealt(kernel: Kernel, target: Target) -> tuple[int, int, float]:
+    """Cores in use, pieces that one of them runs one after another, and how many cores share the bandwidth."""
+    cores = min(kernel.block_dim, target.cores(isinstance(kernel.tile, CubeTile)))
+    waves = -(-kernel.block_dim // cores)
+    # Cores with less to do leave their bandwidth to the others when they are done.
+    return cores, waves, max(1.0, min(even_pieces(kernel, target) / waves, cores))
+
+
+def _fullest(kernel: Kernel, target: Target, memory: MemoryState, sharing: float, keep: int = 0) -> CoreRun:
+    stream = kernel_streams(kernel, target, memory)
+    assert stream is not None
+    return run_stream(stream, target, sharing, keep=keep)
+
+
 def task_us(core: CoreRun, target: Target, cores: int, protocol: str) -> float:
     """Microseconds of a task whose ``cores`` cores all run like this one, launch included."""
     return (core.cycles + int(launch_cycles(target, cores, protocol))) / target.clock_mhz
@@ -183,4 +191,10 @@ def task_us(core: CoreRun, target: Target, cores: int, protocol: str) -> float:
 
 def kernel_cost(kernel: Kernel, target: Target, memory: MemoryState = WARM) -> int:
     """Cycles of a task, launch included, with operands in L2: what choices between kernels are made by."""
-    return run_kernel(kernel, target, memory).cycles
+    from metadef.cost.composed import run_composed
+
+    composed = run_composed(kernel, target, memory, "graph", 0)
+    if composed is not None:
+        return composed.cycles
+    cores, waves, sharing = _dealt(kernel, target)
+    return waves * _fullest(kernel, target, memory, sharing).cycles + int(launch_cycles(target, cores))

@@ -1,12 +1,13 @@
-"""Tiles of cube kernels: ranked by the closed-form estimator, the best of several splits judged by the pipe engine.
+"""Tiles of cube kernels: ranked by the closed-form estimator, the best judged by the pipe engine.
 
-The search has three rounds: all splits, tile shapes and residents with a middling K block; the best of them with
-several K blocks; of those a few, on different splits, through the engine that the simulator uses too.
+The estimator sees every split over the cores with every L0 tile, K block and resident operand. It is coarse where a
+core has few steps, and rows of one split and L0 tile look alike to it: so of each such shape the best row goes through
+the engine that the simulator uses too, for the shapes that look best, and then the other rows of the shapes that were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +21,9 @@ from metadef.select.cube_place import place_cube_buffers
 from metadef.target import Target
 
 _RESIDENT_TEXT = {"a": "all of A", "b": "all of B", "a_panel": "a panel of A", "b_panel": "a panel of B"}
-_KEPT, _KEPT_PER_SPLIT = 24, 3
-_JUDGED, _JUDGED_PER_SPLIT = 6, 2
+_SHAPE_COLUMNS = ("split_batch", "split_m", "split_n", "m0", "n0")
+_SHAPES, _REFINED, _VARIANTS = 24, 3, 8
+"""Shapes whose best row is judged, the best of them with other rows judged, and how many rows of one."""
 _JUDGED_STEPS = 2000
 """A tile with more L0 steps a core is a long stream: the estimator is near there, and the engine slow."""
 
@@ -72,41 +74,47 @@ def choose_cube_tile(
 ) -> CubeChoice:
     """The tile with the fewest cycles. Arguments and errors as for :func:`choose_cube_kernel`."""
     view = CubeView.of(kernel, target)
-    table = all_candidates(view, target, block_dim)
+    table = with_k_blocks(view, target, all_candidates(view, target, block_dim))
     if only is not None:
         marked = only(table)
         table = {name: column[marked] for name, column in table.items()}
-    best = _diverse(table, rank(view, target, table, cold_b), _KEPT, _KEPT_PER_SPLIT)
-    finalists = with_k_blocks(view, target, {name: column[best] for name, column in table.items()})
-    estimates = rank(view, target, finalists, cold_b)
-    judged = _diverse(finalists, estimates, _JUDGED, _JUDGED_PER_SPLIT)
-    cycles = estimates[judged]
-    if int(l0_steps(view, finalists)[judged].max()) <= _JUDGED_STEPS:
+    estimates = rank(view, target, table, cold_b)
+    shapes = [rows.tolist() for rows in _best_shapes(table, estimates, _SHAPES)]
+    leaders = [rows[0] for rows in shapes]
+    cycles = {row: int(estimates[row]) for row in leaders}
+    if int(l0_steps(view, table)[leaders].max()) <= _JUDGED_STEPS:
         memory = MemoryState(cold=(0.0, float(cold_b)))
-        runs = [_with_tile(kernel, tile_at(view, finalists, at)) for at in judged]
-        cycles = np.array([kernel_cost(run, target, memory) for run in runs])
-    winner = int(np.argmin(cycles))
-    tile = tile_at(view, finalists, judged[winner])
+
+        def judged(row: int) -> int:
+            return kernel_cost(_with_tile(kernel, tile_at(view, table, row)), target, memory)
+
+        cycles = {row: judged(row) for row in leaders}
+        best = sorted(range(len(leaders)), key=lambda at: cycles[leaders[at]])
+        others = [row for at in best[:_REFINED] for row in shapes[at][1:_VARIANTS]]
+        cycles.update((row, judged(row)) for row in others)
+    winner = min(cycles, key=lambda row: cycles[row])
+    tile = tile_at(view, table, winner)
     tile = replace(tile, buffers=tuple(place_cube_buffers(view, tile, target).buffers))
-    return CubeChoice(tile, _with_tile(kernel, tile).block_dim, len(table["m0"]), int(cycles[winner]))
+    return CubeChoice(tile, _with_tile(kernel, tile).block_dim, len(estimates), cycles[winner])
 
 
 def _with_tile(kernel: Kernel, tile: CubeTile) -> Kernel:
     return replace(kernel, tile=tile, block_dim=tile.split_batch * tile.split_m * tile.split_n * tile.split_k)
 
 
-def _diverse(table: Table, cycles: np.ndarray, limit: int, per_split: int) -> list[int]:
-    """Rows with the fewest cycles, no more than ``per_split`` of one split over the cores."""
-    taken: dict[Sequence[int], int] = {}
-    rows: list[int] = []
-    for row in np.argsort(cycles, kind="stable").tolist():
-        split = (int(table["split_batch"][row]), int(table["split_m"][row]), int(table["split_n"][row]))
-        if taken.get(split, 0) < per_split:
-            taken[split] = taken.get(split, 0) + 1
-            rows.append(row)
-        if len(rows) == limit:
-            break
-    return rows
+def _best_shapes(table: Table, cycles: np.ndarray, count: int) -> list[np.ndarray]:
+    """Rows of the ``count`` shapes (one split and L0 tile) that hold the best rows, best first, and one of equals."""
+    key = np.zeros(len(cycles), np.int64)
+    for name in _SHAPE_COLUMNS:
+        key = key * (int(table[name].max()) + 1) + table[name]
+    order = np.lexsort((cycles, key))
+    key, cycles = key[order], cycles[order]
+    begins = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
+    ends = np.append(begins[1:], len(key))
+    differs = np.diff(cycles, prepend=-1.0) > 0.05
+    differs[begins] = True
+    best = np.argsort(cycles[begins], kind="stable")[:count]
+    return [order[begins[at] : ends[at]][differs[begins[at] : ends[at]]] for at in best]
 
 
 def _epilogue_workspace(kernel: Kernel, choice: CubeChoice, target: Target) -> int:

@@ -11,29 +11,29 @@ from typing import Any
 from metadef.error import LabError
 from metadef.kernel import Kernel
 from metadef.op import CostClass, get_op
-from metadef.schedule import Workspace
-from metadef.select.cube_algorithm import choose_by_algorithm
+from metadef.select.cube_algorithm import Chosen, choose_by_algorithm
+from metadef.select.variation import fits, shortest, with_fewer_cores
 from metadef.select.vector import choose_vector_kernel
 from metadef.target import Target
 
 _CUBE = (CostClass.CONV, CostClass.MATMUL)
-_Chosen = tuple[Kernel, tuple[Workspace, ...]]
 
 
 class KernelChooser:
     """Completes kernels for one chip and remembers them: networks repeat their layers.
 
     ``weights_bytes`` is what all constants of the network take: more than half of L2 means that they come from memory.
-    ``conv`` is one of :data:`metadef.winograd.CONV_CHOICES`.
+    ``conv`` is one of :data:`metadef.winograd.CONV_CHOICES`. A variation of another chip (:attr:`Target.base`) takes
+    that chip's kernels where its own search finds none that are as short: a better chip is never slower.
     """
 
     def __init__(self, target: Target, weights_bytes: int = 0, conv: str = "direct") -> None:
         self._target = target
         self._conv = conv
         self._cold_weights = 2 * weights_bytes > target.value("memory.l2_bytes")
-        self._known: dict[Any, _Chosen] = {}
+        self._known: dict[Any, Chosen] = {}
 
-    def __call__(self, kernel: Kernel, path: str, constant: bool = False) -> _Chosen:
+    def __call__(self, kernel: Kernel, path: str, constant: bool = False) -> Chosen:
         """The kernel with tile and cores, and its workspaces.
 
         ``path`` names the node in messages; ``constant`` says that the second operand is a weight.
@@ -54,7 +54,23 @@ class KernelChooser:
                 raise type(error)(located) from None
         return self._known[key]
 
-    def _choose(self, kernel: Kernel, cold: bool, constant: bool) -> _Chosen:
+    def _choose(self, kernel: Kernel, cold: bool, constant: bool) -> Chosen:
+        chips = with_fewer_cores(self._target)
+        ours = [self._choose_for(chip, kernel, cold, constant) for chip in chips]
+        base = self._target.base
+        if base is None:
+            return ours[0]
+        try:
+            theirs = self._choose_for(base, kernel, cold, constant)
+        except LabError:
+            return ours[-1]
+        if not fits(theirs[0], self._target):
+            return ours[-1]
+        theirs = replace(theirs[0], reason=f"as on {base.soc}: {theirs[0].reason}"), theirs[1]
+        options = [theirs, *ours]
+        return options[shortest([item for item, _ in options], self._target, cold)]
+
+    def _choose_for(self, target: Target, kernel: Kernel, cold: bool, constant: bool) -> Chosen:
         if get_op(kernel.op_type).cost not in _CUBE:
-            return choose_vector_kernel(kernel, self._target), ()
-        return choose_by_algorithm(kernel, self._target, self._conv, constant=constant, cold_b=cold)
+            return choose_vector_kernel(kernel, target), ()
+        return choose_by_algorithm(kernel, target, self._conv, constant=constant, cold_b=cold)

@@ -1,9 +1,7 @@
 """Tiles of vector kernels: cores by the vendor's rule, units dealt whole, tile length by the cost estimator.
 
 The rule for block_dim (95 % exact on published 910B launches): one core for every 4096 bytes of the largest operand,
-counted in the widest type, up to all cores. It does not ask what starting a core costs. On a chip with more cores than
-those launches had (``cores.rule_vector``) the rule is a guess: there further cores are taken where they make the task
-shorter, so that more cores never make it longer.
+counted in the widest type, up to all cores.
 """
 
 from __future__ import annotations
@@ -16,26 +14,21 @@ from metadef.error import TargetError
 from metadef.format import BLOCK_BYTES, SLOT_BYTES, ceil_div, round_up
 from metadef.kernel import Kernel, VectorTile
 from metadef.select.buffers import OnChip
-from metadef.select.vector_rank import judge_vector_kernel, rank_vector_tiles
+from metadef.select.vector_rank import rank_vector_tiles
 from metadef.select.vector_shape import Stream, VectorShape, vector_shape
 from metadef.target import Target
 
 BYTES_PER_CORE = 4096
-_MORE_CORES = 6
-"""Core counts that are tried between those of the published launches and what the rule gives."""
-_KNOWN_TEXT = ", beyond those of published launches as far as they pay"
 _TILE_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 4096, 1 << 30)
 
 
 @dataclass(frozen=True)
 class VectorChoice:
-    """The tile taken, the cores in use, what the estimator says (cycles of the task), and how many numbers of cores
-    were tried."""
+    """The tile taken, the cores in use, and what the estimator says (cycles of the task)."""
 
     tile: VectorTile
     block_dim: int
     cycles: int
-    tried: int = 1
 
 
 def choose_vector_kernel(kernel: Kernel, target: Target, *, block_dim: int | None = None) -> Kernel:
@@ -47,8 +40,7 @@ def choose_vector_kernel(kernel: Kernel, target: Target, *, block_dim: int | Non
     choice = choose_vector_tile(kernel, target, block_dim=block_dim)
     share = ceil_div(choice.tile.units, choice.block_dim)
     reason = (
-        f"{choice.block_dim} of {target.vector_cores} cores, at most one for every {BYTES_PER_CORE} bytes"
-        f"{_KNOWN_TEXT if choice.tried > 1 else ''}; "
+        f"{choice.block_dim} of {target.vector_cores} cores, at most one for every {BYTES_PER_CORE} bytes; "
         f"{share} of {choice.tile.units} units each; {choice.cycles} cycles estimated"
     )
     return replace(kernel, tile=choice.tile, block_dim=choice.block_dim, reason=reason)
@@ -63,33 +55,10 @@ def choose_vector_tile(kernel: Kernel, target: Target, *, block_dim: int | None 
         TargetError: the operands that stay in UB leave no room.
     """
     shape = vector_shape(kernel, target)
-    if block_dim:
-        return _best_tile(kernel, _cut(shape, block_dim, target), block_dim, target)
-    choices = [_dealt_choice(kernel, shape, cores, target) for cores in _core_counts(shape, target)]
-    if len(choices) == 1:
-        return choices[0]
-    cycles = np.array([judge_vector_kernel(kernel, choice.tile, choice.block_dim, target) for choice in choices])
-    worst = (cycles / cycles[0]).max(axis=1)
-    return replace(choices[int(np.argmin(worst))], tried=len(choices))
-
-
-def _core_counts(shape: VectorShape, target: Target) -> list[int]:
-    """What the rule gives; beyond the cores of published launches these, the rule's, and some between."""
-    rule, known = _cores_by_rule(shape, target), target.rule_vector_cores
-    if rule <= known:
-        return [rule]
-    return np.unique(np.linspace(known, rule, _MORE_CORES + 2).astype(int)).tolist()
-
-
-def _dealt_choice(kernel: Kernel, shape: VectorShape, wanted: int, target: Target) -> VectorChoice:
-    """The best tile on up to ``wanted`` cores, which are as many as the fullest one's share leaves busy."""
-    shape = _cut(shape, wanted, target)
-    cores = max(min(wanted, shape.units, shape.max_cores), 1)
-    return _best_tile(kernel, shape, ceil_div(shape.units, ceil_div(shape.units, cores)), target)
-
-
-def _best_tile(kernel: Kernel, shape: VectorShape, cores: int, target: Target) -> VectorChoice:
+    shape = _cut_to_fit(_cut_for_cores(shape, block_dim or _cores_by_rule(shape, target)), target)
+    cores = block_dim or core_count(shape, target)
     share = ceil_div(shape.units, cores)
+    cores = block_dim or ceil_div(shape.units, share)
     lengths = np.unique([ceil_div(share, min(count, share)) for count in _TILE_COUNTS])
     options = [(int(length), double) for length in lengths for double in (True, False)]
     options = [
@@ -103,6 +72,11 @@ def _best_tile(kernel: Kernel, shape: VectorShape, cores: int, target: Target) -
     buffers = tuple(place_vector_buffers(shape, length, double, target).buffers)
     tile = VectorTile(shape.units, shape.unit_elements, length, double, buffers)
     return VectorChoice(tile, cores, int(cycles.min()))
+
+
+def core_count(shape: VectorShape, target: Target) -> int:
+    """Cores by the rule; never more than there are units to deal."""
+    return max(min(_cores_by_rule(shape, target), shape.units, shape.max_cores), 1)
 
 
 def _cores_by_rule(shape: VectorShape, target: Target) -> int:
@@ -124,10 +98,6 @@ def place_vector_buffers(shape: VectorShape, length: int, double: bool, target: 
 def tile_bytes(stream: Stream, length: int) -> int:
     """Bytes of ``length`` units of an operand in UB."""
     return round_up(int(np.ceil(stream.unit_bytes * length + stream.fixed_bytes)), BLOCK_BYTES)
-
-
-def _cut(shape: VectorShape, cores: int, target: Target) -> VectorShape:
-    return _cut_to_fit(_cut_for_cores(shape, cores), target)
 
 
 def _cut_for_cores(shape: VectorShape, cores: int) -> VectorShape:

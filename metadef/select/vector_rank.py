@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from metadef.cost.estimate import vector_tile_cycles
-from metadef.cost.run import kernel_cost
-from metadef.cost.streams import MemoryState
 from metadef.cost.vector_view import REPEAT_BYTES, VectorView, Work
 from metadef.kernel import Kernel, VectorTile
 from metadef.select.vector_shape import VectorShape
@@ -28,13 +26,6 @@ def rank_vector_tiles(
     busy += sum(work.start_cycles for work in view.work)
     calls = sum((work.tile_calls(part) for work in view.work), np.zeros(len(lengths)))
     return vector_tile_cycles(target, loads, stores, busy, calls, -(-share // lengths), cores, double)
-
-
-def judge_vector_kernel(kernel: Kernel, tile: VectorTile, block_dim: int, target: Target) -> tuple[int, int]:
-    """Cycles of the task by the engine that the simulator uses too, launch included: operands in L2, and in memory."""
-    placed = replace(kernel, tile=tile, block_dim=block_dim)
-    cold = MemoryState((1.0,) * len(kernel.inputs), write_back=1.0)
-    return kernel_cost(placed, target), kernel_cost(placed, target, cold)
 
 
 def _busy_cycles(work: Work, target: Target) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from metadef.cost.engine import PIPES
 from metadef.cost.run import run_kernel
 from metadef.cost.streams import MemoryState, arithmetic
 from metadef.cost.winograd import barrier_cycles, instruction_count
@@ -85,10 +86,11 @@ def test_timeline_holds_all_phases_in_order(target):
     run = run_kernel(kernel, target, keep=count)
     assert len(run.core.rows) == len(run.core.intervals) == count
     assert run.core.intervals[:, 1].max() <= run.core.cycles
-    pipes = run.core.rows[:, 0]
-    products = np.flatnonzero(pipes == 2)
-    starts = run.core.intervals[:, 0]
-    assert starts[: products[0]].max() > 0 and starts[products[-1] + 1 :].min() > starts[products[0]]
+    products, vectors = (np.flatnonzero(run.core.rows[:, 0] == PIPES.index(name)) for name in ("CUBE", "VECTOR"))
+    starts, ends = run.core.intervals.T
+    before, after = vectors[vectors < products[0]], vectors[vectors > products[-1]]
+    assert len(before) and ends[before].max() <= starts[products].min()
+    assert len(after) and starts[after].min() >= ends[products].max()
 
 
 def test_epilogue_operands_are_loaded():
