@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
-from npusim.kernels import expressions
+from npusim.kernels import expressions, vmath
 from npusim.kernels.cpu import last_cache_bytes
 from npusim.kernels.desc import Call, call, split_count
 from npusim.kernels.epilogue import saturated
@@ -25,7 +25,7 @@ from npusim.kernels.ir import FLOATS, HALVES, I1, I64, LANES, RAW, SIZE, Kernel,
 RANK = 6
 _SPLIT, _CHUNK, _DIMS, _SATURATE, _OPERANDS = 1, 2, 3, 3 + RANK, 4 + RANK
 _OPERAND_FIELDS = 1 + RANK
-_FEW = 16  # blocks: of fewer, those made twice would weigh
+_FEW, _FEW_WIDE = 16, 64  # blocks: of fewer, those made twice would weigh
 _UNROLL = 4  # blocks of 16 lanes in flight: one alone waits for the latency of its own chain of operations
 _LINE = 64  # bytes of a cache line
 _AHEAD = 2048  # bytes: the CPU's own prefetching stops at the end of a 4 KiB page
@@ -336,7 +336,7 @@ def _emit_run(
     if flag is None:
         line = _Line(k) if expressions.is_staged(k, text, out.dtype) else None
         together = blocks & -_UNROLL
-        together = k.select(blocks >= _FEW, together, 0) if line else together
+        together = k.select(blocks >= (_FEW_WIDE if k.cpu.wide else _FEW), together, 0) if line else together
         woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
         with k.loop(together, step=_UNROLL) as i:
             # Memory that is only written need not come; CPUs of long registers fetch better by themselves.
@@ -344,15 +344,15 @@ def _emit_run(
             _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
             if line:
                 for block in range(_UNROLL):
-                    value = expressions.evaluate(k, text, taken(i + block), out.dtype, line.hand_on)
-                    put(value, k.maximum(i + (block - line.cuts), 0), past_caches)
+                    value = expressions.evaluate(k, text, taken(i + block), out.dtype, line.hand_on(block))
+                    put(value, k.maximum(i + (block - line.late), 0), past_caches)
             else:
                 names = [taken(i + block) for block in range(_UNROLL)]
                 results = _evaluate_woven if woven else _evaluate_apart
                 for block, value in enumerate(results(k, out.dtype, text, names)):
                     put(value, i + block, past_caches)
         # What is still on the line is made once more.
-        begin = k.maximum(together - line.cuts, 0) if line else together
+        begin = k.maximum(together - line.late, 0) if line else together
     with k.loop(blocks, start=begin) as i:
         put(_evaluate(k, flag, out.dtype, text, taken(i)), i)
 
@@ -360,27 +360,35 @@ def _emit_run(
 class _Line:
     """What blocks hand on where their function is cut: the code after a cut goes on with the block before.
 
-    So the stages of a long chain of dependent operations belong to different blocks and overlap. The first blocks find
-    zeros, and what becomes of those is overwritten by what the next ones find.
+    So the stages of a long chain of dependent operations belong to different blocks and overlap. Where there are
+    registers enough it is the block of the group before, and a group's chains are independent of each other. The first
+    blocks find zeros, and what becomes of those is overwritten by what the next ones find.
     """
 
     def __init__(self, k: Kernel) -> None:
-        self.k = k
-        self._held: list[list[Var]] = []
+        self.k, self._apart = k, _UNROLL if k.cpu.wide else 1
+        self._held: list[dict[int, list[Var]]] = []
 
     @property
-    def cuts(self) -> int:
+    def late(self) -> int:
         """How many blocks a result lags behind."""
-        return len(self._held)
+        return len(self._held) * self._apart
 
-    def hand_on(self, cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
-        """The values of the block before at a cut, in exchange for this one's."""
-        if cut == len(self._held):
-            self._held.append([self._holder(value.type) for value in values])
-        before = tuple(held.get() for held in self._held[cut])
-        for held, value in zip(self._held[cut], values, strict=True):
-            held.set(value)
-        return before
+    def hand_on(self, block: int) -> vmath.HandOn:
+        """What gives the values of the block before at a cut, in exchange for those of a block of a group."""
+
+        def exchange(cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+            if cut == len(self._held):
+                self._held.append({})
+            slots = self._held[cut].setdefault(block % self._apart, [])
+            if not slots:
+                slots.extend(self._holder(value.type) for value in values)
+            before = tuple(slot.get() for slot in slots)
+            for slot, value in zip(slots, values, strict=True):
+                slot.set(value)
+            return before
+
+        return exchange
 
     def _holder(self, kind: ir.Type) -> Var:
         entry = ir.IRBuilder(self.k.b.function.entry_basic_block)

@@ -278,7 +278,7 @@ def _clip(k: Kernel, x: Val, lo: Val, hi: Val) -> Val:
 
 def _float(emit: Callable[[Kernel, Val], Val]) -> Emitter:
     if isinstance(emit, vmath.Staged):
-        return vmath.Staged(lambda k, x: emit.stages(k, to_float(k, x)), emit.fine)
+        return vmath.Staged(lambda k, x: emit.stages(k, to_float(k, x)), emit.grouped)
     return lambda k, x: emit(k, to_float(k, x))
 
 

@@ -217,20 +217,23 @@ class _Terms:
 
 
 class _StagedTerms(_Terms):
-    """Terms of block after block, each begun while those before are finished: by as many blocks as there are cuts."""
+    """Terms of block after block, each begun while those before are finished.
+
+    Each cut lies between a block and the one before it, or that of the group before where there are registers enough.
+    """
 
     def __init__(self, work: Work, how: Pass, begin: Val, end: Val) -> None:
         super().__init__(work, how)
-        self.last = end - LANES
         assert how.stages is not None
-        self.stages = how.stages
-        self._held: list[list[Var]] = []
-        k = work.k
+        k, self.last, self.stages = work.k, end - LANES, how.stages
+        self.apart = GROUP if k.cpu.wide else 1
+        self._held: list[list[list[Var]]] = []
         with k.when(begin < end):
             cuts = len(self._cut_values(begin))
             for cut in range(cuts):
-                at = k.minimum(begin + (cuts - 1 - cut) * LANES, self.last)
-                self._held.append([k.var(value) for value in self._cut_values(at)[cut]])
+                first = (cuts - 1 - cut) * self.apart
+                places = [k.minimum(begin + (first + block) * LANES, self.last) for block in range(self.apart)]
+                self._held.append([[k.var(value) for value in self._cut_values(at)[cut]] for at in places])
 
     def _cut_values(self, index: Val) -> list[tuple[Val, ...]]:
         """The values of one block at each cut (LLVM leaves out those that nothing needs)."""
@@ -244,16 +247,18 @@ class _StagedTerms(_Terms):
         return found
 
     def at(self, index: Val, number: int) -> Val:
-        cuts = len(self._held)
-        following = index + cuts * LANES
-        following = self.work.k.minimum(following, self.last) if number + cuts >= GROUP else following
-        return vmath.passed(self.stages(self.work.load(following)), self._hand_on)
+        late = len(self._held) * self.apart
+        following = index + late * LANES
+        following = self.work.k.minimum(following, self.last) if number + late >= GROUP else following
 
-    def _hand_on(self, cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
-        before = tuple(held.get() for held in self._held[cut])
-        for held, value in zip(self._held[cut], values, strict=True):
-            held.set(value)
-        return before
+        def hand_on(cut: int, values: tuple[Val, ...]) -> tuple[Val, ...]:
+            slots = self._held[cut][number % self.apart]
+            before = tuple(slot.get() for slot in slots)
+            for slot, value in zip(slots, values, strict=True):
+                slot.set(value)
+            return before
+
+        return vmath.passed(self.stages(self.work.load(following)), hand_on)
 
 
 def reduced(work: Work, how: Pass, ahead: str = "") -> Val:
@@ -397,7 +402,7 @@ class Softmax:
         def add(total: Val, e: Val, index: Val) -> Val:
             if not self.log:
                 self.k.store(e, work.kept(index))
-            return self.k.plus(e, total)
+            return total + e
 
         overlaps = (self._share if self.sampled else self._exponential).overlaps(self.k)
         return Pass(0.0, add, _plus, lambda x: self.terms(x, settled), overlaps, ways=2)

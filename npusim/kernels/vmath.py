@@ -126,22 +126,22 @@ class Staged:
 
     Sent the values of an element before, a loop works on several elements at once, each in a stage of its own: a CPU
     holds few operations that wait, so it must not meet a whole chain of dependent ones before the next element's.
-    `fine`: where the CPU has long registers the cuts are so many that it gains too.
+    Long registers are enough for a cut to lie between a whole group of elements and the next: `grouped` is for that.
     """
 
     stages: Callable[..., Stages]
-    fine: bool = False
+    grouped: bool = False
 
     def overlaps(self, k: Kernel) -> bool:
         """Whether elements had better be worked on in stages of their own."""
-        return self.fine or not k.cpu.wide
+        return self.grouped or not k.cpu.wide
 
     def __call__(self, k: Kernel, *arguments: Val, **options: bool) -> Val:
         return whole(self.stages(k, *arguments, **options))
 
 
-def _finely(stages: Callable[..., Stages]) -> Staged:
-    return Staged(stages, fine=True)
+def _grouped(stages: Callable[..., Stages]) -> Staged:
+    return Staged(stages, grouped=True)
 
 
 def whole(stages: Stages) -> Val:
@@ -272,7 +272,7 @@ def _monic(k: Kernel, x: Val, coefficients: Sequence[float]) -> Val:
     return total
 
 
-@_finely
+@_grouped
 def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     """e**x for results in f16: 2**n * 2**f. What is below e**-87 may come as that, which no f16 tells from zero."""
     if _scales(k, x):
@@ -281,16 +281,14 @@ def half_exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     return polynomial(k, f, _HALF_EXP2) * power
 
 
-@_finely
+@_grouped
 def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     """e**(x - top) times a factor that is the same under one `top`, for shares in a sum; x and top come from f16.
 
     `top` is that of `share`. What is below 2**-125 may come as that.
     """
     if _scales(k, x):
-        share = yield from _half_power(k, k.fma(x, _LOG2E, top * -_LOG2E))
-        (share,) = yield (share,)
-        return share
+        return (yield from _half_power(k, k.fma(x, _LOG2E, top * -_LOG2E)))
     if not k.cpu.fma:
         f, power = yield _half_parts(k, x - top, 1)
         return polynomial(k, f, _HALF_EXP2) * power
@@ -305,14 +303,13 @@ def half_share(k: Kernel, x: Val, top: Val) -> Stages:
     return (_ints(_monic(k, f, _HALF_EXP2)) + power).bits(x.type)
 
 
-@_finely
+@_grouped
 def half_sigmoid(k: Kernel, x: Val) -> Stages:
     """1 / (1 + e**-x), or with e**x = 2**(n + f) 2**f / (2**f + 2**-n), for results in f16."""
     if _scales(k, x):
         power = yield from _half_power(k, x * -_LOG2E)
-        (under,) = yield (power + 1.0,)
-        (result,) = yield (1.0 / under,)
-        return result
+        (power,) = yield (power,)
+        return 1.0 / (power + 1.0)
     f, power = yield _half_parts(k, x, -1)
     p, power = yield polynomial(k, f, _HALF_EXP2), power
     return p / (p + power)
@@ -320,11 +317,8 @@ def half_sigmoid(k: Kernel, x: Val) -> Stages:
 
 def _half_power(k: Kernel, y: Val) -> Stages:
     """2**y for results in f16, which are right for infinities and NaN too: by AVX-512's own instructions."""
-    c = _HALF_EXP2_ABOVE
-    (y,) = yield (y,)
     f, y = yield _fraction(k, y), y
-    p, f, y = yield k.fma(k.fma(f, c[4], c[3]), f, c[2]), f, y
-    p, y = yield k.fma(k.fma(p, f, c[1]), f, c[0]), y
+    p, y = yield polynomial(k, f, _HALF_EXP2_ABOVE), y
     return _scaled(k, p, y)
 
 
