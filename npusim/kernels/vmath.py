@@ -228,9 +228,9 @@ def exp(k: Kernel, x: Val, positive: bool = True) -> Stages:
     if _scales(k, x):
         shifted = k.fma(x, _LOG2E, _ROUNDER)
         n = shifted - _ROUNDER
-        r, n, vanishes = yield _reduced(k, x, n), n, vanishes
-        # Results below the subnormals are made as zeros, which spares the CPU's slow path for masked-out values.
-        return _scaled(k, polynomial(k, r, _EXP), n, ~vanishes)
+        r, n = yield _reduced(k, x, n), n
+        # The lowest x is rounded to zero by that itself.
+        return _scaled(k, polynomial(k, r, _EXP), n)
     # 2**24 more in the power, or half of it, keeps it normal until the last product, which rounds once.
     bias, last = _like(k, x, _ROUNDER + (127 + 24)), _like(k, x, 2.0**-24)
     if positive:
@@ -379,14 +379,12 @@ def _scales(k: Kernel, x: Val) -> bool:
     return k.cpu.wide and x.type.count % LANES == 0
 
 
-def _scaled(k: Kernel, p: Val, n: Val, live: Val | None = None) -> Val:
-    """2**floor(n) * p, rounded once; zero where not `live`."""
+def _scaled(k: Kernel, p: Val, n: Val) -> Val:
+    """2**floor(n) * p, rounded once."""
     if p.type.count > LANES:
-        lives = (None, None) if live is None else k.halves(live)
-        return k.join(*(_scaled(k, *part) for part in zip(k.halves(p), k.halves(n), lives, strict=True)))
-    mask = k.const(-1, I16) if live is None else live.bits(I16)
-    nothing, rounding = k.const(0.0, p.type), k.const(4, I32)
-    return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", p.type, [p, n, nothing, mask, rounding])
+        return k.join(*(_scaled(k, *part) for part in zip(k.halves(p), k.halves(n), strict=True)))
+    nothing, all_lanes, rounding = k.const(0.0, p.type), k.const(-1, I16), k.const(4, I32)
+    return k.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", p.type, [p, n, nothing, all_lanes, rounding])
 
 
 def _fraction(k: Kernel, y: Val) -> Val:
