@@ -39,11 +39,11 @@ _LARGEST = np.log(1.5)
 _ROUNDS, _RIDGE = 30, 2.0
 
 
-def chip_with(values: dict[str, float]) -> Callable[[str], Target | None]:
+def chip_with(values: dict[str, float]) -> Callable[..., Target | None]:
     """The comparison's lookup of chips, with some constants of the first generation's changed."""
     original = timing_data.chip.__wrapped__
     changed = replaced(original(CHIP), values)
-    return lambda name: changed if name == CHIP else original(name)
+    return lambda name, source="": changed if name == CHIP else original(name, source)
 
 
 def pairs_of(data: Path) -> list[Pair]:

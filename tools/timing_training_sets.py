@@ -24,6 +24,8 @@ from timing_data import Pair, Sample, collect, kernel_us, make_desc, parse_shape
 from timing_split import Adjust, published
 
 FILE = "op_trace_910_gen1"
+_FRACTAL_SUM_BYTES = 1024
+_PRODUCTS = ("MatMulV2", "BatchMatMulV2")
 _TUNED = {"resnet50_32_224_224", "resnet50_64_224_224"}
 """Graphs whose block_dims are those of a tuning tool: the cheapest split."""
 _EPILOGUES = {
@@ -55,9 +57,21 @@ def batch_first(kernel_batch: int, block_dim: int) -> Callable[[Table], np.ndarr
     return marked
 
 
-def whole_accumulators(only: Callable[[Table], np.ndarray] | None) -> Callable[[Table], np.ndarray]:
+def emptied_accumulators(only: Callable[[Table], np.ndarray] | None) -> Callable[[Table], np.ndarray]:
     """Kernels with a fused epilogue use L0C whole: the vector unit empties it before the next tile begins."""
     return lambda table: ~table["double_l0c"] & (True if only is None else only(table))
+
+
+def whole_accumulators(only: Callable[[Table], np.ndarray], target: Target) -> Callable[[Table], np.ndarray]:
+    """Tiles of more than half of L0C, or else the largest there are."""
+    sums = target.buffer_bytes["L0C"] // _FRACTAL_SUM_BYTES
+
+    def marked(table: Table) -> np.ndarray:
+        among = only(table)
+        fractals = table["m0"] * table["n0"]
+        return among & ((2 * fractals > sums) | (fractals == fractals[among].max(initial=0)))
+
+    return marked
 
 
 def _placed(kernel: Kernel, batch: int, row: dict[str, str], target: Target) -> float:
@@ -65,9 +79,11 @@ def _placed(kernel: Kernel, batch: int, row: dict[str, str], target: Target) -> 
     block_dim = int(float(row["block_dim"]))
     only = batch_first(batch, block_dim) if batch > 1 and not set(row["models"].split(";")) & _TUNED else None
     if kernel.fused:
-        only = whole_accumulators(only)
+        only = emptied_accumulators(only)
+    if kernel.fused and kernel.op_type not in _PRODUCTS:
+        only = whole_accumulators(only, target)
     chosen = choose_cube_kernel(kernel, target, cold_b=True, block_dim=block_dim, only=only)[0]
-    if kernel.op_type in ("MatMulV2", "BatchMatMulV2") and isinstance(chosen.tile, CubeTile):
+    if kernel.op_type in _PRODUCTS and isinstance(chosen.tile, CubeTile):
         chosen = replace(chosen, tile=replace(chosen.tile, double_l1=False, double_l0=False, double_l0c=False))
     return kernel_us(chosen, target, "trace", cold=False)
 
@@ -160,9 +176,13 @@ def input_gradients(data: Path, adjust: Adjust = published) -> Sample:
 
 
 def _small_tiles(table: Table) -> np.ndarray:
-    """Gradients of 1 x 1 filters are made in tiles of no more than 64 x 64: residuals show operands read so often."""
-    small = (table["m0"] <= 4) & (table["n0"] <= 4)
-    return small if small.any() else np.ones(len(table["m0"]), bool)
+    """Gradients of 1 x 1 filters are made in tiles of no more than 64 x 128: residuals show operands read so often."""
+    small = (table["m0"] <= 4) & (table["n0"] <= 8)
+    return small if small.any() else _all_tiles(table)
+
+
+def _all_tiles(table: Table) -> np.ndarray:
+    return np.ones(len(table["m0"]), bool)
 
 
 def filter_gradients(data: Path, adjust: Adjust = published) -> Sample:
@@ -192,7 +212,7 @@ def filter_gradients(data: Path, adjust: Adjust = published) -> Sample:
 
         def placed(samples: int) -> float:
             part = kernel(-(-batch // samples) * pixels)
-            only = _small_tiles if kh * kw == 1 else None
+            only = _small_tiles if kh * kw == 1 else whole_accumulators(_all_tiles, target)
             tile = choose_cube_kernel(part, target, block_dim=block_dim // samples, only=only)[0].tile
             assert isinstance(tile, CubeTile)
             whole = replace(kernel(batch * pixels), tile=replace(tile, split_k=samples))
