@@ -54,7 +54,7 @@ class Work:
         return self.row + index * 4
 
     def ahead(self, index: Val, what: str, rows: int = 1) -> None:
-        """Ask for memory that is needed later, around the group of blocks at `index`: `source`, `target` or `again`."""
+        """Ask for memory that is needed later, around the group of blocks at `index`, as `Straight` does."""
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         """Results of the whole row; `value(index, x)` makes 16 of them."""
@@ -99,11 +99,14 @@ class Straight(Work):
     def ahead(self, index: Val, what: str, rows: int = 1) -> None:
         """The next row of the source (or one some `rows` on), or where this one's results go.
 
-        Where these pass the caches there is the next row alone to ask for. Passes over fp32, which have little else to
-        do, then all ask (`again`): a CPU drops what is asked for faster than memory answers.
+        Where these pass the caches there are rows alone to ask for. Passes over fp32, which have little else to do,
+        then all ask (`again`), as a CPU drops what is asked for faster than memory answers, and the last one asks for
+        the row `after` the next.
         """
         if what == "again" and not (self.past_caches and self.come == "f32"):
             return
+        if what == "after" and self.past_caches:
+            rows = 2
         k, last = self.k, OUTER - 1
         following = self.source + k.field(self.desc, SOURCE + 1 + last) * rows
         source = what != "target" or self.past_caches
@@ -424,7 +427,7 @@ class Softmax:
 class Norm:
     """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements."""
 
-    ahead = ("again", "target", "source")
+    ahead = ("again", "target", "after")
     sampled, most = False, 0.0
 
     def __init__(self, k: Kernel, parameters: str, kind: str) -> None:
