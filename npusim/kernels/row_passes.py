@@ -27,6 +27,7 @@ SEGMENTS, SEGMENT, COUNT, ROWS, CHUNK, SATURATE, PAD = range(7 + 3 * OUTER, 14 +
 GAMMA, BETA, EPSILON = range(14 + 3 * OUTER, 17 + 3 * OUTER)
 
 Combine = Callable[[Val, Val], Val]
+Totals = tuple[Val, ...]
 
 
 class Work:
@@ -146,18 +147,19 @@ class Straight(Work):
 
 @dataclass(frozen=True)
 class Pass:
-    """A reduction of a row: `add(sum, term, index)` takes in a block's terms, `combine` joins two sums.
+    """A reduction of a row to some `sums`: `add(sums, term, index)` takes in a block's terms, `combine` joins two.
 
     Blocks are added to `ways` vectors in turn: as many as it takes that no block waits for the one before. Terms are
     the elements, or what `stages` makes of them, which `overlaps` if each cut is to lie between a block and the next.
     """
 
     start: float
-    add: Callable[[Val, Val, Val], Val]
+    add: Callable[[Totals, Val, Val], Totals]
     combine: Combine
     stages: Callable[[Val], vmath.Stages] | None = None
     overlaps: bool = False
     ways: int = GROUP
+    sums: int = 1
 
     def term(self, x: Val) -> Val:
         """Terms of one block by itself."""
@@ -169,7 +171,7 @@ class Sums:
 
     def __init__(self, work: Work, how: Pass) -> None:
         self.work, self.how = work, how
-        self.totals = [work.k.var(how.start, vec(F32)) for _ in range(how.ways)]
+        self.totals = [[work.k.var(how.start, vec(F32)) for _ in range(how.sums)] for _ in range(how.ways)]
 
     def take_groups(self, begin: Val, end: Val, ahead: str = "", terms: _Terms | None = None) -> None:
         """Whole groups of blocks, whose `terms` may be those of more. `ahead`: what memory to fetch beside them; two
@@ -187,25 +189,34 @@ class Sums:
     def take_group(self, terms: _Terms, first: Val) -> None:
         """One group of blocks."""
         for number in range(GROUP):
-            at, total = first + number * LANES, self.totals[number % self.how.ways]
-            total.set(self.how.add(total.get(), terms.at(at, number), at))
+            at = first + number * LANES
+            self._take(number % self.how.ways, terms.at(at, number), at)
+
+    def _take(self, way: int, term: Val, at: Val) -> None:
+        totals = self.totals[way]
+        after = self.how.add(tuple(total.get() for total in totals), term, at)
+        for total, value in zip(totals, after, strict=True):
+            total.set(value)
 
     def take_rest(self) -> None:
         """Blocks after the whole groups, and elements after the whole blocks."""
-        k, work, add, first = self.work.k, self.work, self.how.add, self.totals[0]
+        k, work = self.work.k, self.work
         with k.loop(work.blocks, start=work.groups, step=LANES) as i:
-            first.set(add(first.get(), self.how.term(work.load(i)), i))
+            self._take(0, self.how.term(work.load(i)), i)
         with k.when(work.blocks < work.count):
             live = k.lane_index() < k.splat(k.convert(work.count - work.blocks, "trunc", I32))
-            before = first.get()
-            first.set(k.select(live, add(before, self.how.term(work.load_rest()), work.blocks), before))
+            before = [total.get() for total in self.totals[0]]
+            self._take(0, self.how.term(work.load_rest()), work.blocks)
+            for total, value in zip(self.totals[0], before, strict=True):
+                total.set(k.select(live, total.get(), value))
 
-    def folded(self) -> Val:
+    def folded(self) -> Totals:
         """All lanes combined, in every lane."""
-        parts = [total.get() for total in self.totals]
-        while len(parts) > 1:
-            parts = [self.how.combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return fold_lanes(self.work.k, parts[0], self.how.combine)
+        levels = [[total.get() for total in totals] for totals in self.totals]
+        while len(levels) > 1:
+            pairs = zip(levels[::2], levels[1::2], strict=True)
+            levels = [[self.how.combine(*both) for both in zip(*pair, strict=True)] for pair in pairs]
+        return tuple(fold_lanes(self.work.k, total, self.how.combine) for total in levels[0])
 
 
 class _Terms:
@@ -264,8 +275,8 @@ class _StagedTerms(_Terms):
         return vmath.passed(self.stages(self.work.load(following)), hand_on)
 
 
-def reduced(work: Work, how: Pass, ahead: str = "") -> Val:
-    """A whole row folded to one value, in every lane."""
+def reduced(work: Work, how: Pass, ahead: str = "") -> Totals:
+    """A whole row folded to its sums, in every lane."""
     sums = Sums(work, how)
     sums.take_groups(work.k.const(0), work.groups, ahead)
     sums.take_rest()
@@ -299,7 +310,8 @@ def outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
 
 
 class Operator(Protocol):
-    """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put`.
+    """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put` its
+    totals, of which there are so many `sums`.
 
     `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for.
     Where it is `sampled`, a few blocks of a long row stand in for the first pass, unless a second one whose total is
@@ -309,6 +321,7 @@ class Operator(Protocol):
     ahead: tuple[str, str, str]
     sampled: bool
     most: float
+    sums: int
 
     def first(self, work: Work) -> Pass | None: ...
 
@@ -316,32 +329,31 @@ class Operator(Protocol):
 
     def second(self, work: Work, settled: Val) -> Pass: ...
 
-    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]: ...
+    def results(self, work: Work, settled: Val, totals: Totals) -> Callable[[Val, Val], Val]: ...
 
-    def put(self, work: Work, settled: Val, total: Val) -> None: ...
+    def put(self, work: Work, settled: Val, totals: Totals) -> None: ...
 
 
 def emit_row(work: Work, operator: Operator) -> None:
     """An operator over one row, pass after pass."""
     k, first = work.k, operator.first(work)
     if first is None or not operator.sampled:
-        settled = operator.settle(
-            work, k.const(0.0, vec(F32)) if first is None else reduced(work, first, operator.ahead[0])
-        )
+        start = k.const(0.0, vec(F32)) if first is None else reduced(work, first, operator.ahead[0])[0]
+        settled = operator.settle(work, start)
         operator.put(work, settled, reduced(work, operator.second(work, settled), operator.ahead[1]))
         return
-    start, total, whole = k.var(0.0, vec(F32)), k.var(0.0, vec(F32)), k.var(work.count < SAMPLED)
+    begin, total, whole = k.var(0.0, vec(F32)), k.var(0.0, vec(F32)), k.var(work.count < SAMPLED)
     with k.while_() as attempt:
         with k.either(whole.get()) as (all_blocks, some):
             with all_blocks:
-                start.set(reduced(work, first, operator.ahead[0]))
+                begin.set(reduced(work, first, operator.ahead[0])[0])
             with some:
-                start.set(sample(work, first))
-        total.set(reduced(work, operator.second(work, operator.settle(work, start.get())), operator.ahead[1]))
+                begin.set(sample(work, first))
+        total.set(reduced(work, operator.second(work, operator.settle(work, begin.get())), operator.ahead[1])[0])
         attempt.stop_if(whole.get() | fits(total.get(), operator))
         work.read()
         whole.set(k.const(1, I1))
-    operator.put(work, operator.settle(work, start.get()), total.get())
+    operator.put(work, operator.settle(work, begin.get()), (total.get(),))
 
 
 def sample(work: Work, how: Pass) -> Val:
@@ -370,7 +382,7 @@ def samples(source: str, target: str, kind: str) -> bool:
 class Softmax:
     """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
 
-    ahead = ("target", "source", "")
+    ahead, sums = ("target", "source", ""), 1
     most = vmath.SHARES_MOST
 
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
@@ -396,28 +408,28 @@ class Softmax:
         return vmath.whole(self.terms(x, top))
 
     def first(self, work: Work) -> Pass:
-        return Pass(float("-inf"), lambda top, x, _i: self.maximum(top, x), self.maximum)
+        return Pass(float("-inf"), lambda top, x, _i: (self.maximum(top[0], x),), self.maximum)
 
     def settle(self, work: Work, total: Val) -> Val:
         return total
 
     def second(self, work: Work, settled: Val) -> Pass:
-        def add(total: Val, e: Val, index: Val) -> Val:
+        def add(total: Totals, e: Val, index: Val) -> Totals:
             if not self.log:
                 self.k.store(e, work.kept(index))
-            return total + e
+            return (total[0] + e,)
 
         overlaps = (self._share if self.sampled else self._exponential).overlaps(self.k)
         return Pass(0.0, add, _plus, lambda x: self.terms(x, settled), overlaps, ways=2)
 
-    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
-        scale = self.scale(total)
+    def results(self, work: Work, settled: Val, totals: Totals) -> Callable[[Val, Val], Val]:
+        scale = self.scale(totals[0])
         if self.log:
             return lambda _i, x: (x - settled) - scale
         return lambda i, _x: self.k.load(work.kept(i), vec(F32)) * scale
 
-    def put(self, work: Work, settled: Val, total: Val) -> None:
-        work.put_all(self.results(work, settled, total), self.ahead[2])
+    def put(self, work: Work, settled: Val, totals: Totals) -> None:
+        work.put_all(self.results(work, settled, totals), self.ahead[2])
 
     def scale(self, total: Val) -> Val:
         """What terms are multiplied by, or their logarithms less."""
@@ -425,39 +437,55 @@ class Softmax:
 
 
 class Norm:
-    """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements."""
+    """Layer norm, or RMS norm without the mean: mean, variance, scaled and shifted elements.
+
+    The mean of fp32 elements is one of two numbers: the rounding of the first is large where it is far above their
+    spread. What it left is the mean of the differences to it, which the second pass sums beside their squares. Those to
+    a mean of shorter elements are exact where that matters.
+    """
 
     ahead = ("again", "target", "after")
     sampled, most = False, 0.0
 
-    def __init__(self, k: Kernel, parameters: str, kind: str) -> None:
+    def __init__(self, k: Kernel, source: str, parameters: str, kind: str) -> None:
         self.k, self.dtype, self.rms = k, parameters, kind == "rms"
+        self.sums = 2 if source == "f32" and not self.rms else 1
 
     def _length(self, work: Work) -> Val:
         return self.k.splat(self.k.convert(work.count, "sitofp", F32))
 
     def first(self, work: Work) -> Pass | None:
-        return None if self.rms else Pass(0.0, lambda total, x, _i: self.k.plus(x, total), _plus)
+        return None if self.rms else Pass(0.0, lambda total, x, _i: (self.k.plus(x, total[0]),), _plus)
 
     def settle(self, work: Work, total: Val) -> Val:
         return total if self.rms else total / self._length(work)
 
     def second(self, work: Work, settled: Val) -> Pass:
-        def square(total: Val, x: Val, _index: Val) -> Val:
+        def add(totals: Totals, x: Val, _index: Val) -> Totals:
             d = self.k.plus(x, -settled)
-            return self.k.fma(d, d, total)
+            return self.k.fma(d, d, totals[0]), *(total + d for total in totals[1:])
 
-        return Pass(0.0, square, _plus)
+        return Pass(0.0, add, _plus, sums=self.sums)
 
-    def _normalised(self, work: Work, settled: Val, total: Val) -> Callable[[Val], Val]:
-        k = self.k
-        epsilon = k.splat(k.float_field(work.desc, EPSILON))
-        scale = 1.0 / vmath.sqrt(k, total / self._length(work) + epsilon)
-        # Not one fma by `-settled * scale`: that shift, and its rounding, are huge where the spread is small.
-        return lambda x: k.plus(x, -settled) * scale
+    def _normalised(self, work: Work, settled: Val, totals: Totals) -> Callable[[Val], Val]:
+        k, length = self.k, self._length(work)
+        variance, left = totals[0] / length, [total / length for total in totals[1:]]
+        for mean in left:
+            variance = variance - mean * mean
+            variance = k.select(variance < 0.0, 0.0, variance)
+        scale = 1.0 / vmath.sqrt(k, variance + k.splat(k.float_field(work.desc, EPSILON)))
 
-    def results(self, work: Work, settled: Val, total: Val) -> Callable[[Val, Val], Val]:
-        k, dtype, normalised = self.k, self.dtype, self._normalised(work, settled, total)
+        def normalised(x: Val) -> Val:
+            # Not one fma by `-settled * scale`: that shift, and its rounding, are huge where the spread is small.
+            d = k.plus(x, -settled)
+            for mean in left:
+                d = d - mean
+            return d * scale
+
+        return normalised
+
+    def results(self, work: Work, settled: Val, totals: Totals) -> Callable[[Val, Val], Val]:
+        k, dtype, normalised = self.k, self.dtype, self._normalised(work, settled, totals)
         gamma, beta = k.field(work.desc, GAMMA), k.field(work.desc, BETA)
 
         def result(i: Val, x: Val) -> Val:
@@ -466,14 +494,14 @@ class Norm:
 
         return result
 
-    def put(self, work: Work, settled: Val, total: Val) -> None:
+    def put(self, work: Work, settled: Val, totals: Totals) -> None:
         k = self.k
         usual = k.field(work.desc, GAMMA).ne(0) & k.field(work.desc, BETA).ne(0)
         with k.either(usual & (work.count & (LANES - 1)).eq(0)) as (both, other):
             with both:
-                work.put_all(self.results(work, settled, total), self.ahead[2])
+                work.put_all(self.results(work, settled, totals), self.ahead[2])
             with other:
-                work.put_all(self._general(work, self._normalised(work, settled, total)), self.ahead[2])
+                work.put_all(self._general(work, self._normalised(work, settled, totals)), self.ahead[2])
 
     def _general(self, work: Work, normalised: Callable[[Val], Val]) -> Callable[[Val, Val], Val]:
         """Results without gamma or beta, and of fewer than 16 lanes."""

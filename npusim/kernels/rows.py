@@ -167,7 +167,7 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     """Emit a `softmax` or `layernorm` kernel."""
     source, target, *rest = parameters.split(":")
     form = f":{rest[-1]}"
-    operator: Operator = Norm(k, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
+    operator: Operator = Norm(k, source, *rest[:2]) if family == "layernorm" else Softmax(k, source, target, rest[0])
     if family == "layernorm" and k.cpu.halved and "f16" in (source, target, rest[0]):
         # Of conversions, which are half of a norm's work, those of 512 bits take shuffles to join the halves.
         k.short_registers()
@@ -236,7 +236,7 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
         row, count = scratch(k, ctx), k.field(desc, COUNT)
         lo, hi = _part_rows(k, desc, part)
         nowhere = row + (count + LANES) * 4
-        waiting, settled, total = (k.var(0.0, vec(F32)) for _ in range(3))
+        waiting, settled, *totals = (k.var(0.0, vec(F32)) for _ in range(2 + operator.sums))
         failed = k.var(k.const(0, I1))
         with k.loop(hi + 2, start=lo) as number:
             rows = [k.minimum(k.maximum(number - turn, lo), hi - 1) for turn in range(3)]
@@ -251,19 +251,20 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
             sums = [Sums(works[1], operator.second(works[1], now))]
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
-            results = operator.results(works[2], settled.get(), total.get())
+            results = operator.results(works[2], settled.get(), tuple(total.get() for total in totals))
             if first is None and SIZE[dtypes[0]] == 2:
                 _emit_together(k, count, sums[0], works[2], results)
             else:
                 _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
-            total.set(sums[-1].folded())
+            for total, value in zip(totals, sums[-1].folded(), strict=True):
+                total.set(value)
             if sampled:
-                failed.set(~fits(total.get(), operator) & (number > lo))
+                failed.set(~fits(totals[0].get(), operator) & (number > lo))
                 with k.when(failed.get()):
                     k.call("straight", desc, row, comes[1], k.field(desc, TARGET) + places[1][1])
             elif first is not None:
-                waiting.set(sums[0].folded())
+                waiting.set(sums[0].folded()[0])
         k.fence()
 
 

@@ -124,3 +124,27 @@ def test_nearly_all_normalised_halves_are_the_nearest(mean: float, rms: bool, rn
         places = RowShape.axis(x.shape, -1, (address(x), "f16"), (address(out), "f16"))
         run(layer_norm(*places, address(gain), address(shift), "f16", 1e-5, rms))
         assert unlike(out, twins.layer_norm(x, gain, shift, 1e-5, rms)) < 0.01
+
+
+@pytest.mark.parametrize("mean", [1, 1e3, 1e6])
+@pytest.mark.parametrize("count", [7, 100, 4096, 8200])
+def test_a_mean_far_above_the_spread_costs_no_accuracy(mean: float, count: int, rng: np.random.Generator) -> None:
+    x = (rng.standard_normal((5, count)) + mean).astype(np.float32)
+    gain, shift = (rng.standard_normal(count).astype(np.float32) for _ in range(2))
+    out = np.zeros_like(x)
+    places = RowShape.axis(x.shape, -1, (address(x), "f32"), (address(out), "f32"))
+    run(layer_norm(*places, address(gain), address(shift), "f32", 1e-5))
+    exact = twins.layer_norm(x, gain, shift, 1e-5, False)
+    size = np.abs(exact - shift) + np.abs(shift) + np.abs(gain)
+    assert (np.abs(out - exact) <= 2.0**-22 * size).all(), (np.abs(out - exact) / size).max() * 2**24
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-12])
+def test_rows_of_one_fp32_value_leave_beta(epsilon: float) -> None:
+    """Also where their sums, and so the mean, are rounded."""
+    for count, value in ((7, 0.1), (100, 3.3e6), (4096, -1.7e4), (8200, 1e-3)):
+        x = np.full((3, count), value, np.float32)
+        gain, shift, out = np.ones(count, np.float32), np.full(count, 0.5, np.float32), np.zeros_like(x)
+        places = RowShape.axis(x.shape, -1, (address(x), "f32"), (address(out), "f32"))
+        run(layer_norm(*places, address(gain), address(shift), "f32", epsilon))
+        assert np.abs(out - 0.5).max() < 2.0**-12, (count, value)
