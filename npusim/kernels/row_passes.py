@@ -54,7 +54,7 @@ class Work:
         """Where a pass leaves 16 fp32 values for the next one."""
         return self.row + index * 4
 
-    def ahead(self, index: Val, what: str, rows: int = 1) -> None:
+    def ahead(self, index: Val, what: str) -> None:
         """Ask for memory that is needed later, around the group of blocks at `index`, as `Straight` does."""
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
@@ -97,23 +97,24 @@ class Straight(Work):
         whole = self.go == "f32" and index is not self.blocks and not self.past_caches
         return (self.apart if whole else self.row) + index * 4
 
-    def ahead(self, index: Val, what: str, rows: int = 1) -> None:
-        """The next row of the source (or one some `rows` on), or where this one's results go.
+    def ahead(self, index: Val, what: str) -> None:
+        """The next row of the source, or where this one's results go.
 
-        Where these pass the caches there are rows alone to ask for. Passes over fp32, which have little else to do,
-        then all ask (`again`), as a CPU drops what is asked for faster than memory answers, and the last one asks for
-        the row `after` the next.
+        Where these pass the caches there are rows alone to ask for: the one `after` the next, or `both`. As a CPU drops
+        what is asked for faster than memory answers, passes over fp32 that have little else to do then ask `again`.
         """
         if what == "again" and not (self.past_caches and self.come == "f32"):
             return
-        if what == "after" and self.past_caches:
-            rows = 2
-        k, last = self.k, OUTER - 1
-        following = self.source + k.field(self.desc, SOURCE + 1 + last) * rows
-        source = what != "target" or self.past_caches
-        base, dtype = (following, self.come) if source else (self.target, self.go)
-        for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
-            k.prefetch(base + index * SIZE[dtype] + line)
+        k = self.k
+        step = k.field(self.desc, SOURCE + OUTER)
+        bases, dtype = [self.source + step], self.come
+        if self.past_caches and what in ("after", "both"):
+            bases = [self.source + step * 2, *bases][: 1 + (what == "both")]
+        elif what == "target" and not self.past_caches:
+            bases, dtype = [self.target], self.go
+        for base in bases:
+            for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
+                k.prefetch(base + index * SIZE[dtype] + line)
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         k, flag = self.k, self.k.field(self.desc, SATURATE)

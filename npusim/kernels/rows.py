@@ -277,7 +277,7 @@ def _emit_together(k: Kernel, count: Val, sums: Sums, making: Straight, results:
     """
     terms = sums.terms(k.const(0), count)
     with k.loop(count, step=LANES * GROUP) as i:
-        sums.work.ahead(i, "source", rows=2)
+        sums.work.ahead(i, "after")
         making.put_group(results, i)
         sums.take_group(terms, i)
 
@@ -303,7 +303,7 @@ def _emit_strips(
             making.put_groups(results, late, k.minimum(late + strip, count))
         late = late - strip
         with k.when(late >= 0):
-            ahead = "source" if last is sums[0] else ""
+            ahead = "both" if last is sums[0] else ""
             last.take_groups(late, k.minimum(late + strip, count), ahead, terms)
 
 
