@@ -31,6 +31,7 @@ class KernelChooser:
         self._target = target
         self._conv = conv
         self._cold_weights = 2 * weights_bytes > target.value("memory.l2_bytes")
+        self._base = None if target.base is None else KernelChooser(target.base, weights_bytes, conv)
         self._known: dict[Any, Chosen] = {}
 
     def __call__(self, kernel: Kernel, path: str, constant: bool = False) -> Chosen:
@@ -48,25 +49,24 @@ class KernelChooser:
         key = (kernel.op_type, operands, repr(kernel.attrs), repr(kernel.fused))
         if key not in self._known:
             try:
-                self._known[key] = self._choose(kernel, cold, constant)
+                self._known[key] = self._choose(kernel, path, cold, constant)
             except LabError as error:
                 located = [problem if problem.node else replace(problem, node=path) for problem in error.problems]
                 raise type(error)(located) from None
         return self._known[key]
 
-    def _choose(self, kernel: Kernel, cold: bool, constant: bool) -> Chosen:
+    def _choose(self, kernel: Kernel, path: str, cold: bool, constant: bool) -> Chosen:
         chips = with_fewer_cores(self._target)
         ours = [self._choose_for(chip, kernel, cold, constant) for chip in chips]
-        base = self._target.base
-        if base is None:
+        if self._base is None:
             return ours[0]
         try:
-            theirs = self._choose_for(base, kernel, cold, constant)
+            theirs = self._base(kernel, path, constant)
         except LabError:
             return ours[-1]
         if not fits(theirs[0], self._target):
             return ours[-1]
-        theirs = replace(theirs[0], reason=f"as on {base.soc}: {theirs[0].reason}"), theirs[1]
+        theirs = replace(theirs[0], reason=f"as on {self._base._target.soc}: {theirs[0].reason}"), theirs[1]
         options = [theirs, *ours]
         return options[shortest([item for item, _ in options], self._target, cold)]
 

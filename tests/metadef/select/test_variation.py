@@ -76,6 +76,14 @@ def test_the_shortest_is_hardly_longer_than_the_first_wherever_operands_lie():
     assert shortest([few, few], WIDE, cold_b=False) == 0
 
 
+def test_a_variation_of_a_variation_takes_what_that_one_had_taken():
+    """Also where that was the kernel of the chip which it varies itself."""
+    again = replaced(WIDE, {"memory.l2_tb_s": 2 * WIDE.value("memory.l2_tb_s")})
+    kernel, _ = KernelChooser(again)(SMALL, "node")
+    assert kernel.block_dim == B3.vector_cores
+    assert kernel_cost(kernel, again) <= kernel_cost(KernelChooser(WIDE)(SMALL, "node")[0], again)
+
+
 def test_further_cores_are_tried_in_steps():
     assert [chip.vector_cores for chip in with_fewer_cores(WIDE)] == [40, 53, 66, 80]
     assert [chip.cube_cores for chip in with_fewer_cores(WIDE)] == [20, 26, 33, 40]
