@@ -339,9 +339,9 @@ def _emit_run(
         together = k.select(blocks >= (_FEW_WIDE if k.cpu.wide else _FEW), together, 0) if line else together
         woven = k.cpu.wide and all(o.dtype in FLOATS for o in operands) and _is_long(text)
         with k.loop(together, step=_UNROLL) as i:
-            # Memory that is only written need not come; CPUs of long registers fetch better by themselves.
-            known = operands if not past_caches else [] if k.cpu.wide else sources
-            _prefetch_group(k, i, [*starts, out.base][: len(known)], steps[: len(known)], known)
+            # What is read CPUs of long registers fetch better by themselves; what goes past the caches need not come.
+            wanted = slice(len(sources) if k.cpu.wide else 0, len(sources) if past_caches else None)
+            _prefetch_group(k, i, [*starts, out.base][wanted], steps[wanted], operands[wanted])
             if line:
                 for block in range(_UNROLL):
                     value = expressions.evaluate(k, text, taken(i + block), out.dtype, line.hand_on(block))
