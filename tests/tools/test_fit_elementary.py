@@ -16,6 +16,7 @@ STATED = {
     "HALF_ERF": -21.1,
     "HALF_GELU": -17.3,
     "HALF_EXP2": -18.5,
+    "HALF_EXP2_ABOVE": -18.5,
     "SHARE_EXP": -25,
 }
 
