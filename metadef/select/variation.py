@@ -40,10 +40,16 @@ def with_fewer_cores(target: Target) -> list[Target]:
 
 
 def fits(kernel: Kernel, target: Target) -> bool:
-    """Whether the on-chip buffers and the cores of a kernel that was chosen for another chip are there."""
+    """Whether the on-chip buffers and the cores of a kernel that was chosen for another chip are there.
+
+    Buffers lie on the granules of their memory.
+    """
     buffers = [buffer for phase in phases_of(kernel.tile) for buffer in phase.buffers]
     ends = [(item.memory, item.offset_bytes + item.size_bytes * item.copies) for item in buffers]
     if any(end > target.buffer_bytes.get(memory, 0) for memory, end in ends):
+        return False
+    starts = [(item.memory, start) for item in buffers for start in (item.offset_bytes, item.size_bytes)]
+    if any(start % target.granule_bytes.get(memory, 1) for memory, start in starts):
         return False
     if isinstance(kernel.tile, WinogradTile):
         vector = max(kernel.tile.input_cores, kernel.tile.output_cores)

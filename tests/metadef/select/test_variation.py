@@ -52,6 +52,7 @@ def test_a_long_task_takes_more_of_them():
         ({"cores.vector": 20}, SMALL),
         ({"cores.cube": 3}, matmul_kernel(1024, 768, 512)),
         ({"buffers.UB": 16384}, SMALL),
+        ({"granules.L1": 4096, "granules.L0B": 4096}, matmul_kernel(1000, 768, 560)),
         ({"buffers.L1": 65536}, conv_kernel(P3, 1, 64, 56, 56, 64, 3, pad=1)),
     ],
 )

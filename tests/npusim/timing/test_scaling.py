@@ -112,3 +112,15 @@ def test_what_is_compiled_for_a_better_chip_is_never_slower(soc, kind, size, dep
     state = MemoryState(cold=(0.0, float(cold)), write_back=write_back)
     before, after = (run_kernel(kernel, chip, state) for kernel, chip in zip(kernels, (plain, faster)))
     assert after.cycles / faster.clock_mhz <= before.cycles / plain.clock_mhz * SLACK
+
+
+@pytest.mark.parametrize("shape", [(16, 6, 10, 10), (5, 60, 28, 8), (38, 128, 7, 9)])
+def test_sums_over_columns_keep_the_strips_they_were_dealt_in(shape):
+    """A chip with more cores deals narrower strips, which fill fewer lanes; a kernel with a tile keeps its own."""
+    desc = TensorDesc(shape, DType.FLOAT16)
+    kernel = Kernel("SoftmaxV2", Engine.VECTOR, (desc,), (desc,), {"axes": (1,)})
+    plain, wide = load_target("Ascend910B1"), better("Ascend910B1", "cores", 3.0)
+    before, same, after = (
+        run_kernel(chosen(kernel, chip), on).cycles for chip, on in ((plain, plain), (plain, wide), (wide, wide))
+    )
+    assert max(same, after) <= before * SLACK
