@@ -32,6 +32,9 @@ _LEAF_KEYS = {"value", "source", "sure"}
 _MOST = 1e15
 """Of a constant; a hundred thousand times the largest there is."""
 _POSITIVE = ("cores", "memory")
+_COUNTS = ("cores.cube", "cores.vector")
+_LEAST = {"buffers.UB": 256}
+"""One repeat of the vector unit: no tile is smaller."""
 _REQUIRED_GROUPS = (
     "cores",
     "numerics",
@@ -413,6 +416,10 @@ def _misfits(constants: Mapping[str, Constant], place: str) -> list[Problem]:
         group = name.partition(".")[0]
         if not expected and group in _POSITIVE and not isinstance(constant.value, bool) and constant.value == 0:
             expected = "more than 0"
+        if not expected and name in _COUNTS and constant.value % 1:
+            expected = "a whole number"
+        if not expected and name in _LEAST and constant.value < _LEAST[name]:
+            expected = f"at least {_LEAST[name]}"
         if expected:
             found.append(Problem(f"{place}: '{name}' does not fit", expected=expected, got=repr(constant.value)))
     return found
