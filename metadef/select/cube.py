@@ -18,7 +18,7 @@ from metadef.cost.streams import MemoryState
 from metadef.kernel import CubeTile, Kernel
 from metadef.select.cube_candidates import L0C_BYTES, Table, all_candidates, l0_steps, rank, tile_at, with_k_blocks
 from metadef.select.cube_place import place_cube_buffers
-from metadef.target import Target
+from metadef.target import Target, TargetError
 
 _RESIDENT_TEXT = {"a": "all of A", "b": "all of B", "a_panel": "a panel of A", "b_panel": "a panel of B"}
 _SHAPE_COLUMNS = ("split_batch", "split_m", "split_n", "m0", "n0")
@@ -52,7 +52,7 @@ def choose_cube_kernel(
     the number of pieces, ``only`` marks the candidates that may be taken (it gets their table).
 
     Raises:
-        TargetError: the cube cannot multiply the element type, or no tile fits.
+        TargetError: the cube cannot multiply the element type, no tile fits, or ``only`` marks none.
     """
     choice = choose_cube_tile(kernel, target, cold_b=cold_b, block_dim=block_dim, only=only)
     stays = _RESIDENT_TEXT.get(choice.tile.resident)
@@ -78,6 +78,9 @@ def choose_cube_tile(
     if only is not None:
         marked = only(table)
         table = {name: column[marked] for name, column in table.items()}
+        if not np.any(marked):
+            product = f"{view.m} x {view.n} x {view.k}"
+            raise TargetError(f"no tile of a product {product} that fits {target.soc} may be taken", got="none marked")
     estimates = rank(view, target, table, cold_b)
     shapes = [rows.tolist() for rows in _best_shapes(table, estimates, _SHAPES)]
     leaders = [rows[0] for rows in shapes]

@@ -147,6 +147,11 @@ def test_a_core_is_not_started_for_nothing():
     assert batched.block_dim == 20
 
 
+def test_no_candidate_that_may_be_taken_is_told():
+    with pytest.raises(TargetError, match="64 x 32 x 16"):
+        choose_cube_kernel(matmul_kernel(64, 32, 16), B3, only=lambda table: table["m0"] < 0)
+
+
 def test_choice_is_the_same_every_time():
     kernel = conv_kernel(B3, 1, 256, 14, 14, 256, 3, pad=1)
     assert choose_cube_kernel(kernel, B3) == choose_cube_kernel(kernel, B3)
