@@ -99,7 +99,7 @@ def new_core(events: int, sustained: np.ndarray, shares: tuple[float, float], sy
         flag_pipe=zeros(max(events, 1), np.int64),
         flag_count=zeros((max(events, 1), 2), np.int64),
         path_free=zeros(NO_PATH + 1, np.int64),
-        port=zeros((2, 2), np.int64),
+        port=zeros((2, 4), np.int64),
         gaps=zeros((2, GAPS, 2), np.int64),
         rates=np.maximum(rates, 1),
         clock=zeros(2, np.int64),
@@ -153,10 +153,14 @@ def _serve(core: Core, which: int, start: int, amount: int) -> int:
                 _keep_gap(core, which, slot, low, first)
     if work == 0:
         return last
+    if start < core.port[which, 2]:  # the last one was asked for later: it makes room
+        core.port[which, 0] += work
+        core.port[which, 3] += work
+        return core.port[which, 3]
     first = max(core.port[which, 0], start)
     if first > core.port[which, 0]:
         _keep_gap(core, which, GAPS, core.port[which, 0], first)
-    core.port[which, 0] = first + work
+    core.port[which, 0], core.port[which, 2], core.port[which, 3] = first + work, start, first
     return first + work
 
 

@@ -44,9 +44,20 @@ def test_a_port_keeps_what_lies_idle_before_and_behind_a_late_transfer():
         transfer("FIXPIPE", "L0C->GM", 10, wait0=0),  # at 50, in the idle time before that
         transfer("MTE2", "GM->UB", 45),  # at once: 45 of the 50 cycles before
         transfer("MTE2", "GM->UB", 10),  # the 5 that are left, and 5 behind the fixpipe's
-        transfer("MTE2", "GM->UB", 50),  # 35 more, and behind the store
+        transfer("MTE2", "GM->UB", 50),  # 35 more, and before the store, which was asked for later
     ]
-    assert intervals_of(rows)[2:] == [(100, 110), (50, 60), (0, 45), (45, 65), (65, 125)]
+    assert intervals_of(rows)[2:] == [(100, 110), (50, 60), (0, 45), (45, 65), (65, 115)]
+
+
+def test_what_was_asked_for_first_is_served_first():
+    """A load that is met behind a store of later need does not wait for it; one of later need waits for both."""
+    rows = [
+        instruction("VECTOR", hold=30, set0=1),
+        transfer("MTE3", "UB->GM", 500, wait0=1),  # at 30
+        transfer("MTE2", "GM->UB", 40),  # at once: the 30 cycles before, and 10 more
+        transfer("MTE2", "GM->UB", 5),  # at 40, when the store has begun
+    ]
+    assert intervals_of(rows)[1:] == [(30, 530), (0, 40), (40, 545)]
 
 
 def core_cycles(stream: CoreStream, target: Target, shares: tuple[float, float]) -> int:

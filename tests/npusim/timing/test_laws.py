@@ -1,6 +1,7 @@
 """Laws of the timing, and the published board runs whose tiling is known. Nothing here asserts on a clock."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -196,6 +197,16 @@ def test_cores_out_of_step_are_no_slower_on_a_better_chip(key, factor):
     memory = MemoryState(cold=(0.0, 1.0, 1.0), write_back=0.640625)
     slow, fast = (run_kernel(_streamed_conv(), chip, memory).cycles / chip.clock_mhz for chip in (P3, better))
     assert fast <= 1.02 * slow
+
+
+@pytest.mark.parametrize("write_back", [0.0, 2.0, 66.0])
+def test_a_faster_clock_does_not_put_loads_behind_what_stores_drive_out(write_back):
+    """Two short rounds: the second load is asked for before the first store, which writes back far more than it has."""
+    kernel = conv_kernel(P3, CubeTile(16, 64, 64, 64, split_n=8), c=64, oc=1024, size=1, window=1)
+    memory = MemoryState(cold=(0.0, 1.0, 1.0), write_back=write_back)
+    chips = [replaced(P3, {"cores.clock_mhz": P3.clock_mhz * factor}) for factor in np.geomspace(1, 2, 15)]
+    us = [run_kernel(kernel, chip, memory).cycles / chip.clock_mhz for chip in chips]
+    assert all(after <= 1.001 * before for before, after in pairwise(us)), us
 
 
 def test_every_pipe_of_both_chips_is_exercised():
