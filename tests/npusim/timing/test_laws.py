@@ -202,7 +202,8 @@ def test_cores_out_of_step_are_no_slower_on_a_better_chip(key, factor):
 @pytest.mark.parametrize("write_back", [0.0, 2.0, 66.0])
 def test_a_faster_clock_does_not_put_loads_behind_what_stores_drive_out(write_back):
     """Two short rounds: the second load is asked for before the first store, which writes back far more than it has."""
-    kernel = conv_kernel(P3, CubeTile(16, 64, 64, 64, split_n=8), c=64, oc=1024, size=1, window=1)
+    kernel = conv_kernel(P3, CubeTile(16, 64, 64, 64, split_n=8, double_l0c=True), oc=1024, size=1, window=1)
+    kernel = replace(kernel, fused=(FusedOp("Sigmoid"),))
     memory = MemoryState(cold=(0.0, 1.0, 1.0), write_back=write_back)
     chips = [replaced(P3, {"cores.clock_mhz": P3.clock_mhz * factor}) for factor in np.geomspace(1, 2, 15)]
     us = [run_kernel(kernel, chip, memory).cycles / chip.clock_mhz for chip in chips]
