@@ -84,7 +84,8 @@ class CubeTile:
 class VectorTile:
     """Tiling of a vector kernel: ``units`` (rows, planes, 32-byte blocks…) are dealt whole to the cores in use.
 
-    A tile is ``units_per_tile`` units of ``unit_elements`` elements each.
+    A tile is ``units_per_tile`` units of ``unit_elements`` elements each. Where a unit adds up columns, or is cut from
+    one that does, ``strip_columns`` is how many lie side by side (0: it does not, or nothing says).
     """
 
     units: int
@@ -92,6 +93,7 @@ class VectorTile:
     units_per_tile: int
     double_buffer: bool = True
     buffers: tuple[Buffer, ...] = ()
+    strip_columns: int = 0
 
 
 @dataclass(frozen=True)

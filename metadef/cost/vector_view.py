@@ -327,7 +327,8 @@ def _row_kernel(kernel: Kernel, work: VectorWork, target: Target) -> VectorView:
     chunks = ceil((inner if inner > 1 else length) * width / REPEAT_BYTES)
     repeats = rows * (length if inner > 1 else 1) * chunks
     if inner > 1:
-        strip = _strip_of(kernel, length, inner, rows, target)
+        dealt = kernel.tile.strip_columns if isinstance(kernel.tile, VectorTile) else 0
+        strip = dealt or column_strip(inner, rows, x.dtype.bytes, target)
         repeats = rows * length * ceil(inner / strip) * ceil(strip * width / REPEAT_BYTES)
     listed = [_row_call(name, width, repeats, rows, chunks, target) for name in names]
     listed += [Work(name, width, bytes=rows * inner * width) for name in work.per_row]
@@ -353,20 +354,6 @@ def _row_instructions(kernel: Kernel, work: VectorWork, target: Target) -> tuple
     names, width = _instructions(kernel, work)
     once = target.coupled and "div" in work.per_row
     return ["mul" if once and name == "div" else name for name in names], width
-
-
-def _strip_of(kernel: Kernel, length: int, columns: int, outer: int, target: Target) -> int:
-    """Columns of one unit: as the chip deals them, or those of a tile that was dealt for a chip with fewer cores.
-
-    Narrower units are parts of a strip too long for UB, which may be cut along its rows as well.
-    """
-    x = next(desc for desc in kernel.inputs if desc is not None)
-    strip, tile = column_strip(columns, outer, x.dtype.bytes, target), kernel.tile
-    if isinstance(tile, VectorTile) and length and tile.unit_elements % length == 0:
-        dealt = tile.unit_elements // length
-        if tile.units == outer * ceil(columns / dealt):
-            return max(dealt, strip)
-    return strip
 
 
 def column_strip(columns: int, outer: int, size: int, target: Target) -> int:

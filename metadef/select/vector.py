@@ -70,8 +70,7 @@ def choose_vector_tile(kernel: Kernel, target: Target, *, block_dim: int | None 
     cycles = rank_vector_tiles(kernel, shape, table[:, 0], table[:, 1].astype(bool), cores, target)
     length, double = options[int(np.argmin(cycles))]
     buffers = tuple(place_vector_buffers(shape, length, double, target).buffers)
-    tile = VectorTile(shape.units, shape.unit_elements, length, double, buffers)
-    return VectorChoice(tile, cores, int(cycles.min()))
+    return VectorChoice(shape.tile(length, double, buffers), cores, int(cycles.min()))
 
 
 def core_count(shape: VectorShape, target: Target) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from metadef.cost.estimate import vector_tile_cycles
 from metadef.cost.vector_view import REPEAT_BYTES, VectorView, Work
-from metadef.kernel import Kernel, VectorTile
+from metadef.kernel import Kernel
 from metadef.select.vector_shape import VectorShape
 from metadef.target import Target
 
@@ -17,7 +17,7 @@ def rank_vector_tiles(
     kernel: Kernel, shape: VectorShape, lengths: np.ndarray, double: np.ndarray, cores: int, target: Target
 ) -> np.ndarray:
     """Cycles of the task for tiles of ``lengths`` units (int array), double buffered or not (bool array)."""
-    view = VectorView.of(replace(kernel, tile=VectorTile(shape.units, shape.unit_elements, 1)), target)
+    view = VectorView.of(replace(kernel, tile=shape.tile(1)), target)
     share = -(-shape.units // cores)
     loads = sum((lengths * item.unit_bytes + item.fixed_bytes for item in shape.inputs), np.zeros(len(lengths)))
     stores = sum((lengths * item.unit_bytes for item in shape.outputs), np.zeros(len(lengths)))

@@ -12,7 +12,7 @@ from math import prod
 
 from metadef.cost.vector_view import PICTURE_OP, broadcast_run, column_strip, compute_width
 from metadef.format import BLOCK_BYTES, IMAGE_FORMATS, SLOT_BYTES, Format, Shape, TensorDesc, ceil_div, round_up
-from metadef.kernel import Kernel
+from metadef.kernel import Buffer, Kernel, VectorTile
 from metadef.op import CostClass, get_op
 from metadef.ops.geometry import PictureGeometry, PoolGeometry, normal_axis
 from metadef.ops.reduce import reduced_axes
@@ -34,7 +34,7 @@ class VectorShape:
 
     ``resident`` operands (name, bytes) stay in UB for the whole task; ``scratch_bytes`` is the fp32 copy of a unit;
     ``rule_bytes`` is what the block_dim rule counts; no more than ``max_cores`` cores share. ``divisible`` says that
-    parts of one unit may go to several cores.
+    parts of one unit may go to several cores. ``strip_columns`` is that of :class:`metadef.kernel.VectorTile`.
     """
 
     units: int
@@ -46,6 +46,11 @@ class VectorShape:
     rule_bytes: int = 0
     max_cores: int = 1 << 30
     divisible: bool = True
+    strip_columns: int = 0
+
+    def tile(self, length: int, double_buffer: bool = True, buffers: tuple[Buffer, ...] = ()) -> VectorTile:
+        """A tile of ``length`` units."""
+        return VectorTile(self.units, self.unit_elements, length, double_buffer, buffers, self.strip_columns)
 
     def cut(self, pieces: int) -> VectorShape:
         """The same work with every unit cut into ``pieces`` (rows that are longer than UB)."""
@@ -176,9 +181,9 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
     inner = prod(shape[max(axes) + 1 :]) if axes else 1
     depth = prod(shape[axis] for axis in axes)
     outer = prod(shape) // (depth * inner) if depth * inner else 0
-    strip = column_strip(inner, outer, x.dtype.bytes, target) if inner > 1 else 1
-    units = max(outer * ceil_div(inner, strip), 1) if prod(shape) else 1
-    elements = max(depth * strip, 1)
+    strip = column_strip(inner, outer, x.dtype.bytes, target) if inner > 1 else 0
+    units = max(outer * ceil_div(inner, strip or 1), 1) if prod(shape) else 1
+    elements = max(depth * (strip or 1), 1)
     streams, resident = [Stream("x0", elements * x.dtype.bytes)], []
     for slot, desc in enumerate(kernel.inputs[1:], 1):
         if desc is None:
@@ -190,7 +195,8 @@ def _rows(kernel: Kernel, target: Target) -> VectorShape:
         else:
             streams.append(Stream(f"x{slot}", float(min(desc.payload_bytes, elements * desc.dtype.bytes))))
     results = tuple(Stream(f"y{slot}", desc.payload_bytes / units) for slot, desc in enumerate(kernel.outputs))
-    return VectorShape(units, elements, tuple(streams), results, tuple(resident), divisible=False)
+    stays = tuple(resident)
+    return VectorShape(units, elements, tuple(streams), results, stays, divisible=False, strip_columns=strip)
 
 
 def _row_axes(kernel: Kernel, shape: Shape) -> tuple[int, ...]:

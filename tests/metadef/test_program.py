@@ -41,7 +41,7 @@ def test_no_field_is_forgotten():
     )  # fmt: skip
     item = Operand(9, "n", Region.IO, 512, desc.payload_bytes, desc)
     full = Task(3, "t", kernel, (None, item), (item,), (Span(64, 32),), ("o",), "layer", 2, (4,), (5,), (6,))
-    vector = replace(kernel, tile=VectorTile(5, 6, 7, False, (Buffer("x", "UB", 0, 32, 1),)))
+    vector = replace(kernel, tile=VectorTile(5, 6, 7, False, (Buffer("x", "UB", 0, 32, 1),), 8))
     other = replace(full, kernel=vector)
     whole = Program("p", "s", [full, other], [Binding("i", item)], [Binding("o", item)], 1, 2, 3, 4, 5, 6, "fp16", 7)
     for value in (cube, vector.tile, kernel, kernel.fused[0], desc, item, full, whole):

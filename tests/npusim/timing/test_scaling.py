@@ -114,7 +114,7 @@ def test_what_is_compiled_for_a_better_chip_is_never_slower(soc, kind, size, dep
     assert after.cycles / faster.clock_mhz <= before.cycles / plain.clock_mhz * SLACK
 
 
-@pytest.mark.parametrize("shape", [(16, 6, 10, 10), (5, 60, 28, 8), (38, 128, 7, 9)])
+@pytest.mark.parametrize("shape", [(16, 6, 10, 10), (5, 60, 28, 8), (38, 128, 7, 9), (3, 685, 28, 48)])
 def test_sums_over_columns_keep_the_strips_they_were_dealt_in(shape):
     """A chip with more cores deals narrower strips, which fill fewer lanes; a kernel with a tile keeps its own."""
     desc = TensorDesc(shape, DType.FLOAT16)
