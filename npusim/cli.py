@@ -1,8 +1,9 @@
 """The command line: ``npusim demo | run | profile | compile | plan | align | explain | check`` and more.
 
-Standard output carries the answer (with ``--json`` one object and nothing else), standard error carries progress, on a
-terminal only. Exit codes: 0 good, 1 a check failed or no plan fits, 2 the call, the model or the environment is at
-fault. The commands themselves are in ``npusim.commands``.
+Standard output carries the answer (with ``--json`` one object and nothing else: where there is no answer, its ``error``
+is what standard error says too), standard error carries progress, on a terminal only. Exit codes: 0 good, 1 a check
+failed or no plan fits, 2 the call, the model or the environment is at fault. The commands themselves are in
+``npusim.commands``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from metadef.error import LabError
 from npusim.commands import build, calibrate, judge, plan, run, study
+from npusim.commands.output import print_json
 
 TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 
@@ -31,11 +35,12 @@ def main() -> None:
     try:
         commands(standalone_mode=False)
     except LabError as error:
-        _leave(str(error), error.exit_code)
+        _leave(str(error), error.exit_code, [asdict(problem) for problem in error.problems])
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.ClickException as error:
         error.show()
+        _print_error(error.format_message(), 2)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         _leave_interrupted()
@@ -77,10 +82,18 @@ def _settle_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave(text: str, code: int) -> None:
+def _leave(text: str, code: int, problems: Sequence[dict[str, str]] = ()) -> None:
     with contextlib.suppress(OSError):  # the code counts, even where nothing can be said
         click.echo(f"npusim: {text}", err=True)
+    _print_error(text, code, problems)
     sys.exit(code)
+
+
+def _print_error(text: str, code: int, problems: Sequence[dict[str, str]] = ()) -> None:
+    """The object of a call with ``--json`` that has no answer: message, exit code and one row for each problem."""
+    if "--json" in sys.argv:
+        with contextlib.suppress(OSError):
+            print_json({"error": {"message": text, "exit_code": code, "problems": list(problems)}})
 
 
 def _leave_interrupted() -> None:

@@ -66,8 +66,11 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp
 
 
 def refused(answer: Answer, *words: str, code: int = 2) -> None:
-    """The call was refused: nothing on standard output, every word on standard error."""
-    assert answer.code == code and answer.out == ""
+    """The call was refused: every word on standard error; on standard output nothing, or with --json the error."""
+    assert answer.code == code
+    if answer.out:
+        (error,) = answer.json.values()
+        assert error["exit_code"] == code and error["message"].strip() in answer.err
     assert answer.err.startswith(("npusim: [", "Usage: "))
     assert not [word for word in words if word.lower() not in answer.err.lower()], answer.err
 
@@ -264,6 +267,15 @@ def test_run_gives_its_stable_keys(call: Call, tmp_path: Path):
     assert scores.argmax() == digits_samples().outputs[30].argmax()
 
 
+def test_json_of_a_refusal_has_a_row_for_each_problem(call: Call):
+    refused(answer := call("plan", DIGITS, *ONE, "--capacity", "10", "--json"), "over the capacity", code=1)
+    problems = answer.json["error"]["problems"]
+    assert len(problems) == 2 and all(row["message"] and row["hint"] for row in problems)
+    refused(answer := call("plan", DIGITS, "--no-such-option", "--json"), "--no-such-option")
+    assert answer.json.keys() == {"error"}
+    assert call("plan", "nowhere.onnx").out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "keys"),
     [
@@ -372,7 +384,8 @@ def test_program_run_from_the_shell_leaves_with_its_code(tmp_path: Path):
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("npusim: [model]")
+    assert (done.returncode, list(json.loads(done.stdout))) == (2, ["error"])
+    assert done.stderr.startswith("npusim: [model]")
 
 
 def test_an_initializer_is_replaced_by_a_file(call: Call, tmp_path: Path):
