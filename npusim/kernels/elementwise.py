@@ -329,8 +329,18 @@ def _emit_run(
             names[f"x{number}"] = expressions.load(k, start + index * steps[number], o.dtype)
         return names
 
-    def put(value: Val, index: Val, past: bool = False) -> None:
-        expressions.store(k, value, out.base + index * steps[-1], out.dtype, past)
+    def put(value: Val, index: Val) -> None:
+        expressions.store(k, value, out.base + index * steps[-1], out.dtype)
+
+    def put_group(values: list[Val], index: Val, late: int = 0) -> None:
+        """Results of a group, or of blocks so `late`: those that come before the first are stored upon it."""
+        if past_caches and late % _UNROLL == 0:
+            place = out.base + k.maximum(index - late, 0) * steps[-1]
+            expressions.store_group(k, values, place, out.dtype, past_caches=True)
+            return
+        for block, value in enumerate(values):
+            place = out.base + k.maximum(index + (block - late), 0) * steps[-1]
+            expressions.store(k, value, place, out.dtype, past_caches)
 
     begin = k.const(0)
     if flag is None:
@@ -343,14 +353,12 @@ def _emit_run(
             wanted = slice(len(sources) if k.cpu.wide else 0, len(sources) if past_caches else None)
             _prefetch_group(k, i, [*starts, out.base][wanted], steps[wanted], operands[wanted])
             if line:
-                for block in range(_UNROLL):
-                    value = expressions.evaluate(k, text, taken(i + block), out.dtype, line.hand_on(block))
-                    put(value, k.maximum(i + (block - line.late), 0), past_caches)
+                ways = [(taken(i + block), line.hand_on(block)) for block in range(_UNROLL)]
+                values = [expressions.evaluate(k, text, names, out.dtype, hand_on) for names, hand_on in ways]
+                put_group(values, i, line.late)
             else:
                 names = [taken(i + block) for block in range(_UNROLL)]
-                results = _evaluate_woven if woven else _evaluate_apart
-                for block, value in enumerate(results(k, out.dtype, text, names)):
-                    put(value, i + block, past_caches)
+                put_group((_evaluate_woven if woven else _evaluate_apart)(k, out.dtype, text, names), i)
         # What is still on the line is made once more.
         begin = k.maximum(together - line.late, 0) if line else together
     with k.loop(blocks, start=begin) as i:

@@ -11,10 +11,10 @@ non-zero value (NaN too) is true. Integer division truncates; dividing an intege
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from npusim.kernels import vmath
-from npusim.kernels.ir import F32, F64, FLOATS, I1, I8, I16, I32, I64, LANES, Kernel, Val, vec
+from npusim.kernels.ir import F32, F64, FLOATS, HALVES, I1, I8, I16, I32, I64, LANES, SIZE, Kernel, Val, vec
 
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)|[(),])")
 Emitter = Callable[..., Val]
@@ -137,6 +137,21 @@ def store(k: Kernel, x: Val, address: Val, dtype: str, past_caches: bool = False
         k.store(k.convert(truth(k, x), "zext", vec(I8)), address, past_caches=past_caches)
     else:
         k.store(to_integer(k, x, dtype), address, past_caches=past_caches)
+
+
+def store_group(k: Kernel, blocks: Sequence[Val], address: Val, dtype: str, past_caches: bool = False) -> None:
+    """Blocks of sixteen elements that lie one behind the other, as `store` does each.
+
+    What goes past the caches goes by whole lines where a register holds one: half lines have to wait for each other.
+    """
+    step = LANES * SIZE[dtype]
+    if not (past_caches and k.cpu.wide and dtype in HALVES):
+        for number, block in enumerate(blocks):
+            store(k, block, address + number * step, dtype, past_caches)
+        return
+    narrow = [k.narrowed(to_float(k, block), dtype).bits(vec(I16)) for block in blocks]
+    for number, (low, high) in enumerate(zip(narrow[::2], narrow[1::2], strict=True)):
+        k.store(k.join(low, high), address + number * 2 * step, past_caches=True)
 
 
 def store_half(k: Kernel, x: Val, address: Val, past_caches: bool = False) -> None:
