@@ -86,7 +86,9 @@ class Scratch:
             self.block_groups = panels.groups_of_block(self.groups, kh * kw, self.oh * self.ow, out_dtype)
         self.sparse_rows = sh > (kh - 1) * dh
         if self.narrow:
-            self.tap_channels, self.pixel_bytes = self.narrow, self.narrow * sw * 4
+            # Without dilation a row of the window lies together: its columns count as channels of one tap.
+            self.tap_columns = kw if dw == 1 else 1
+            self.tap_channels, self.pixel_bytes = self.narrow * self.tap_columns, self.narrow * sw * 4
             columns = (self.ow - 1) * sw + (kw - 1) * dw + 1
             self.phases = {0: (0, columns)}
             # The last pixel is stored as eight lanes and a tile may run one pixel past its row.
@@ -127,7 +129,7 @@ class Scratch:
         step = 1 if self.sparse_rows else dh
         if self.narrow:
             rows = np.arange(kh, dtype=np.int64).reshape(-1, 1) * step * self.row_bytes
-            return (rows + np.arange(kw, dtype=np.int64) * (dw * self.narrow * 4)).ravel()
+            return (rows + np.arange(0, kw, self.tap_columns, dtype=np.int64) * (dw * self.narrow * 4)).ravel()
         columns = [(self.phases[j % sw][0] + j // sw) * PIXEL for j in range(0, kw * dw, dw)]
         places = [i * step * self.row_bytes + column for i in range(kh) for column in columns]
         if self.kind == "lanes":

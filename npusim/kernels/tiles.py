@@ -179,9 +179,9 @@ def _emit_sums(
 
 def _run_of(cpu: Cpu, channels: int, pixels: int) -> int:
     """Channels of a tap that follow each other without a branch."""
-    if channels % _RUN or (cpu.wide and pixels <= _FEW_PIXELS):
-        return channels
-    return min(_WIDE_RUN if cpu.wide else _RUN, channels)
+    if cpu.wide:
+        return channels if pixels <= _FEW_PIXELS else min(_WIDE_RUN, channels)
+    return max((run for run in range(1, min(_RUN, channels) + 1) if channels % run == 0), default=0)
 
 
 def _weights(k: Kernel, at: Val, wide: Val | None, dtype: str, vectors: int, lanes: int) -> list[Val]:
