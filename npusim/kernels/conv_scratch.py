@@ -86,8 +86,9 @@ class Scratch:
             self.block_groups = panels.groups_of_block(self.groups, kh * kw, self.oh * self.ow, out_dtype)
         self.sparse_rows = sh > (kh - 1) * dh
         if self.narrow:
-            # Without dilation a row of the window lies together: its columns count as channels of one tap.
-            self.tap_columns = kw if dw == 1 else 1
+            # Without dilation a row of the window lies together: its columns count as channels of one tap, whose loop
+            # costs large tiles nothing and small ones much.
+            self.tap_columns = kw if dw == 1 and host().wide else 1
             self.tap_channels, self.pixel_bytes = self.narrow * self.tap_columns, self.narrow * sw * 4
             columns = (self.ow - 1) * sw + (kw - 1) * dw + 1
             self.phases = {0: (0, columns)}

@@ -181,7 +181,7 @@ def _run_of(cpu: Cpu, channels: int, pixels: int) -> int:
     """Channels of a tap that follow each other without a branch."""
     if cpu.wide:
         return channels if pixels <= _FEW_PIXELS else min(_WIDE_RUN, channels)
-    return max((run for run in range(1, min(_RUN, channels) + 1) if channels % run == 0), default=0)
+    return channels if channels % _RUN else min(_RUN, channels)
 
 
 def _weights(k: Kernel, at: Val, wide: Val | None, dtype: str, vectors: int, lanes: int) -> list[Val]:
