@@ -59,6 +59,13 @@ def _is_float(ty: ir.Type) -> bool:
     return isinstance(_element(ty), (ir.FloatType, ir.HalfType, ir.DoubleType))
 
 
+def _suffix(ty: ir.Type) -> str:
+    """A type in the names of intrinsics, such as ``v16f32``."""
+    element = _element(ty)
+    name = {"float": "f32", "double": "f64", "half": "f16"}.get(str(element), str(element))
+    return f"v{ty.count}{name}" if isinstance(ty, ir.VectorType) else name
+
+
 def _constant(ty: ir.Type, value: float | int | bool) -> ir.Constant:
     scalar: float | int = float(value) if _is_float(ty) else int(value)
     if isinstance(ty, ir.VectorType):
@@ -329,17 +336,23 @@ class Kernel:
     def float_call(self, name: str, *args: Val) -> Val:
         """Overloaded LLVM floating-point intrinsic on scalars or vectors."""
         ty = args[0].type
-        letter = {"float": "f32", "double": "f64", "half": "f16"}[str(_element(ty))]
-        suffix = f"v{ty.count}{letter}" if isinstance(ty, ir.VectorType) else letter
-        return self.intrinsic(f"llvm.{name}.{suffix}", ty, args)
+        return self.intrinsic(f"llvm.{name}.{_suffix(ty)}", ty, args)
 
     # -- memory -------------------------------------------------------------------------------------------------
     def pointer(self, address: Val) -> Any:
         return self.b.inttoptr(address.v, _POINTER)
 
-    def load(self, address: Val, ty: ir.Type = I64, align: int | None = None) -> Val:
-        """Load promising only element alignment."""
-        return Val(self, self.b.load(self.pointer(address), typ=ty, align=align or _align(ty)))
+    def load(self, address: Val, ty: ir.Type = I64, align: int | None = None, live: Val | None = None) -> Val:
+        """Load promising only element alignment; where there are `live` lanes, of those alone, and zeros in others."""
+        if live is None:
+            return Val(self, self.b.load(self.pointer(address), typ=ty, align=align or _align(ty)))
+        rest = [self.const(_align(ty), I32), live, self.const(0, ty)]
+        return self.intrinsic(f"llvm.masked.load.{_suffix(ty)}.p0", ty, [self.pointer(address), *rest])
+
+    def store_live(self, value: Val, address: Val, live: Val) -> None:
+        """Store of the `live` lanes alone."""
+        rest = [self.pointer(address), self.const(_align(value.type), I32), live]
+        self.intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", VOID, [value, *rest])
 
     def store(self, value: Val, address: Val, align: int | None = None, past_caches: bool = False) -> None:
         """Store promising only element alignment; `past_caches` promises a vector's or a cache line's, and leaves the
@@ -370,21 +383,22 @@ class Kernel:
         """A float32 kept in the low half of an int64 descriptor field."""
         return self.load(base + 8 * index, F32)
 
-    def load_f32(self, address: Val, dtype: str, lanes: int = LANES) -> Val:
-        """Vector load of f16, bf16, f32, i8 or u8 memory as f32."""
+    def load_f32(self, address: Val, dtype: str, lanes: int = LANES, live: Val | None = None) -> Val:
+        """Vector load of f16, bf16, f32, i8 or u8 memory as f32; `live` is that of `load`."""
         if dtype == "f32":
-            return self.load(address, vec(F32, lanes))
+            return self.load(address, vec(F32, lanes), live=live)
         if dtype in ("i8", "u8"):
             whole = self.convert(
-                self.load(address, vec(I8, lanes)), "sext" if dtype == "i8" else "zext", vec(I32, lanes)
+                self.load(address, vec(I8, lanes), live=live), "sext" if dtype == "i8" else "zext", vec(I32, lanes)
             )
             return self.convert(whole, "sitofp", vec(F32, lanes))
         if dtype == "bf16":
-            wide = self.convert(self.load(address, vec(I16, lanes)), "zext", vec(I32, lanes))
+            wide = self.convert(self.load(address, vec(I16, lanes), live=live), "zext", vec(I32, lanes))
             return (wide << 16).bits(vec(F32, lanes))
+        short = self.load(address, vec(I16, lanes), live=live)
         if self.cpu.half:
-            return self.convert(self.load(address, vec(F16, lanes)), "fpext", vec(F32, lanes))
-        return _half_to_float(self, self.load(address, vec(I16, lanes)))
+            return self.convert(short.bits(vec(F16, lanes)), "fpext", vec(F32, lanes))
+        return _half_to_float(self, short)
 
     def store_f32(self, value: Val, address: Val, dtype: str, past_caches: bool = False) -> None:
         """Vector store of f32 as f32, or rounded to nearest even as f16 or bf16 (overflow gives infinity).

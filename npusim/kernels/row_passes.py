@@ -7,7 +7,7 @@ then added in pairs, so a result depends on the row alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,10 @@ class Work:
         """The block after the whole ones, whose last lanes are of no meaning."""
         return self.load(self.blocks)
 
+    def live(self) -> Val:
+        """Lanes of that block which have a meaning."""
+        return self.k.lane_index() < self.k.splat(self.k.convert(self.count - self.blocks, "trunc", I32))
+
     def kept(self, index: Val) -> Val:
         """Where a pass leaves 16 fp32 values for the next one."""
         return self.row + index * 4
@@ -76,9 +80,10 @@ class Straight(Work):
         self.apart = k.select(self.target.eq(self.source), self.row, self.target)
 
     def hold_rest(self) -> None:
-        """Bring the elements after the whole blocks to where `load_rest` finds them."""
-        self.spare = self.k.alloca(LANES * 4)
-        self._move(self.come, self.source + self.blocks * SIZE[self.come], self.spare)
+        """Bring the elements after the whole blocks to where `load_rest` finds them, where no single lanes are read."""
+        if not self.k.cpu.wide:
+            self.spare = self.k.alloca(LANES * 4)
+            self._move(self.come, self.source + self.blocks * SIZE[self.come], self.spare)
 
     def _move(self, dtype: str, source: Val, target: Val) -> None:
         """The elements after the whole blocks, one by one."""
@@ -90,6 +95,8 @@ class Straight(Work):
         return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
 
     def load_rest(self) -> Val:
+        if self.k.cpu.wide:
+            return self.k.load_f32(self.source + self.blocks * SIZE[self.come], self.come, live=self.live())
         return self.k.load_f32(self.spare, self.come)
 
     def kept(self, index: Val) -> Val:
@@ -122,14 +129,25 @@ class Straight(Work):
             with free:
                 self.put_groups(value, k.const(0), self.groups, ahead)
                 with k.loop(self.blocks, start=self.groups, step=LANES) as i:
-                    expressions.store(k, value(i, self.load(i)), self.target + i * SIZE[self.go], self.go)
+                    self.store_block(value(i, self.load(i)), i)
             with bound, k.loop(self.blocks, step=LANES) as i:
                 result = saturated(k, value(i, self.load(i)), flag, self.go)
                 k.store_f32(result, self.target + i * SIZE[self.go], self.go)
         with k.when(self.rest > 0):
-            result = saturated(k, value(self.blocks, self.load_rest()), flag, self.go)
+            self.store_rest(saturated(k, value(self.blocks, self.load_rest()), flag, self.go))
+
+    def store_block(self, result: Val, at: Val) -> None:
+        """Results of one block."""
+        expressions.store(self.k, result, self.target + at * SIZE[self.go], self.go)
+
+    def store_rest(self, result: Val) -> None:
+        """Results of the elements after the whole blocks."""
+        k, place = self.k, self.target + self.blocks * SIZE[self.go]
+        if k.cpu.wide:
+            k.store_live(k.narrowed(result, self.go), place, self.live())
+        else:
             k.store_f32(result, self.spare, self.go)
-            self._move(self.go, self.spare, self.target + self.blocks * SIZE[self.go])
+            self._move(self.go, self.spare, place)
 
     def put_groups(self, value: Callable[[Val, Val], Val], begin: Val, end: Val, ahead: str = "") -> None:
         """Results of whole groups of blocks."""
@@ -140,9 +158,16 @@ class Straight(Work):
 
     def put_group(self, value: Callable[[Val, Val], Val], first: Val) -> None:
         """Results of one group of blocks."""
-        places = [first + block * LANES for block in range(GROUP)]
-        for place, result in zip(places, [value(at, self.load(at)) for at in places], strict=True):
-            where = self.target + place * SIZE[self.go]
+        self.store_group(self.make_group(value, first), first)
+
+    def make_group(self, value: Callable[[Val, Val], Val], first: Val) -> list[Val]:
+        """What `store_group` takes."""
+        return [value(at, self.load(at)) for at in (first + block * LANES for block in range(GROUP))]
+
+    def store_group(self, results: Sequence[Val], first: Val) -> None:
+        """Results of one group of blocks that have been made."""
+        for block, result in enumerate(results):
+            where = self.target + (first + block * LANES) * SIZE[self.go]
             expressions.store(self.k, result, where, self.go, self.past_caches)
 
 
@@ -199,17 +224,17 @@ class Sums:
         for total, value in zip(totals, after, strict=True):
             total.set(value)
 
+    def take_block(self, at: Val) -> None:
+        """A block after the whole groups."""
+        self._take(0, self.how.term(self.work.load(at)), at)
+
     def take_rest(self) -> None:
-        """Blocks after the whole groups, and elements after the whole blocks."""
+        """The elements after the whole blocks."""
         k, work = self.work.k, self.work
-        with k.loop(work.blocks, start=work.groups, step=LANES) as i:
-            self._take(0, self.how.term(work.load(i)), i)
-        with k.when(work.blocks < work.count):
-            live = k.lane_index() < k.splat(k.convert(work.count - work.blocks, "trunc", I32))
-            before = [total.get() for total in self.totals[0]]
-            self._take(0, self.how.term(work.load_rest()), work.blocks)
-            for total, value in zip(self.totals[0], before, strict=True):
-                total.set(k.select(live, total.get(), value))
+        before = [total.get() for total in self.totals[0]]
+        self._take(0, self.how.term(work.load_rest()), work.blocks)
+        for total, value in zip(self.totals[0], before, strict=True):
+            total.set(k.select(work.live(), total.get(), value))
 
     def folded(self) -> Totals:
         """All lanes combined, in every lane."""
@@ -280,8 +305,29 @@ def reduced(work: Work, how: Pass, ahead: str = "") -> Totals:
     """A whole row folded to its sums, in every lane."""
     sums = Sums(work, how)
     sums.take_groups(work.k.const(0), work.groups, ahead)
-    sums.take_rest()
-    return sums.folded()
+    return _finished([sums])[0]
+
+
+def _reduced_together(works: Sequence[Work], hows: Sequence[Pass]) -> list[Totals]:
+    """As `reduced`, of rows beside each other: each has its own chain of dependent operations."""
+    sums = [Sums(work, how) for work, how in zip(works, hows, strict=True)]
+    k, groups = works[0].k, works[0].groups
+    with k.loop(groups, step=LANES * GROUP) as i:
+        for each in sums:
+            each.take_group(_Terms(each.work, each.how), i)
+    return _finished(sums)
+
+
+def _finished(sums: Sequence[Sums]) -> list[Totals]:
+    """Totals of rows whose whole groups have been taken."""
+    work = sums[0].work
+    with work.k.loop(work.blocks, start=work.groups, step=LANES) as i:
+        for each in sums:
+            each.take_block(i)
+    with work.k.when(work.blocks < work.count):
+        for each in sums:
+            each.take_rest()
+    return [each.folded() for each in sums]
 
 
 def fold_lanes(k: Kernel, x: Val, combine: Combine) -> Val:
@@ -312,7 +358,7 @@ def outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
 
 class Operator(Protocol):
     """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put` its
-    totals, of which there are so many `sums`.
+    totals, of which there are so many `sums`. Short rows may go by so many `beside` each other where it `may` be so.
 
     `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for.
     Where it is `sampled`, a few blocks of a long row stand in for the first pass, unless a second one whose total is
@@ -323,6 +369,9 @@ class Operator(Protocol):
     sampled: bool
     most: float
     sums: int
+    beside: int
+
+    def may_beside(self, desc: Val) -> Val: ...
 
     def first(self, work: Work) -> Pass | None: ...
 
@@ -357,6 +406,30 @@ def emit_row(work: Work, operator: Operator) -> None:
     operator.put(work, operator.settle(work, begin.get()), (total.get(),))
 
 
+def emit_rows(works: Sequence[Straight], operator: Operator) -> None:
+    """An operator over short rows beside each other, without saturation: what waits for the end of one row's pass then
+    leaves the CPU those of the others."""
+    k, hows = works[0].k, [operator.first(work) for work in works]
+    starts: list[Totals] = [(k.const(0.0, vec(F32)),)] * len(works)
+    if hows[0] is not None:
+        starts = _reduced_together(works, [how for how in hows if how is not None])
+    settled = [operator.settle(work, start[0]) for work, start in zip(works, starts, strict=True)]
+    seconds = [operator.second(work, value) for work, value in zip(works, settled, strict=True)]
+    totals = _reduced_together(works, seconds)
+    values = [operator.results(*made) for made in zip(works, settled, totals, strict=True)]
+    work, rows = works[0], list(zip(works, values, strict=True))
+    with k.loop(work.groups, step=LANES * GROUP) as i:
+        made = [(each, each.make_group(value, i)) for each, value in rows]
+        for each, results in made:
+            each.store_group(results, i)
+    with k.loop(work.blocks, start=work.groups, step=LANES) as i:
+        for each, value in rows:
+            each.store_block(value(i, each.load(i)), i)
+    with k.when(work.rest > 0):
+        for each, value in rows:
+            each.store_rest(value(each.blocks, each.load_rest()))
+
+
 def sample(work: Work, how: Pass) -> Val:
     """A pass over a few blocks all along a row of at least `SAMPLED` elements, in every lane."""
     step = work.count / (_SAMPLES * LANES) * LANES
@@ -383,7 +456,7 @@ def samples(source: str, target: str, kind: str) -> bool:
 class Softmax:
     """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
 
-    ahead, sums = ("target", "source", ""), 1
+    ahead, sums, beside = ("target", "source", ""), 1, 4
     most = vmath.SHARES_MOST
 
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
@@ -393,6 +466,10 @@ class Softmax:
         # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.
         self._share = vmath.half_share if self._half else vmath.share
         self._exponential = vmath.half_exp if self._half else vmath.exp
+
+    def may_beside(self, desc: Val) -> Val:
+        """Whatever the task."""
+        return self.k.const(1, I1)
 
     def maximum(self, a: Val, b: Val) -> Val:
         """The larger of a and b; a NaN in b is left out (the sum of exponentials brings it back)."""
@@ -446,11 +523,15 @@ class Norm:
     """
 
     ahead = ("again", "target", "after")
-    sampled, most = False, 0.0
+    sampled, most, beside = False, 0.0, 2
 
     def __init__(self, k: Kernel, source: str, parameters: str, kind: str) -> None:
         self.k, self.dtype, self.rms = k, parameters, kind == "rms"
         self.sums = 2 if source == "f32" and not self.rms else 1
+
+    def may_beside(self, desc: Val) -> Val:
+        """Whether results need no general form."""
+        return self.k.field(desc, GAMMA).ne(0) & self.k.field(desc, BETA).ne(0)
 
     def _length(self, work: Work) -> Val:
         return self.k.splat(self.k.convert(work.count, "sitofp", F32))
@@ -490,15 +571,18 @@ class Norm:
         gamma, beta = k.field(work.desc, GAMMA), k.field(work.desc, BETA)
 
         def result(i: Val, x: Val) -> Val:
-            at = i * SIZE[dtype]
-            return k.fma(normalised(x), k.load_f32(gamma + at, dtype), k.load_f32(beta + at, dtype))
+            at, live = i * SIZE[dtype], work.live() if i is work.blocks else None
+            return k.fma(
+                normalised(x), k.load_f32(gamma + at, dtype, live=live), k.load_f32(beta + at, dtype, live=live)
+            )
 
         return result
 
     def put(self, work: Work, settled: Val, totals: Totals) -> None:
         k = self.k
         usual = k.field(work.desc, GAMMA).ne(0) & k.field(work.desc, BETA).ne(0)
-        with k.either(usual & (work.count & (LANES - 1)).eq(0)) as (both, other):
+        whole = k.const(1, I1) if k.cpu.wide else (work.count & (LANES - 1)).eq(0)
+        with k.either(usual & whole) as (both, other):
             with both:
                 work.put_all(self.results(work, settled, totals), self.ahead[2])
             with other:

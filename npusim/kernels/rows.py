@@ -45,6 +45,7 @@ from npusim.kernels.row_passes import (
     Sums,
     Work,
     emit_row,
+    emit_rows,
     fits,
     outer_offsets,
     sample,
@@ -54,6 +55,7 @@ from npusim.kernels.row_passes import (
 _STREAM, _TURNS, _PAIRS = ":stream", ":turns", ":pairs"
 # Of each of the rows that are worked on at a time: few enough for passes to overlap.
 _STRIP_BYTES, _WIDE_STRIP_BYTES = 512, 256
+_SHORT = 1024  # elements of a row of which several fit the nearest cache
 _MANY = 16  # rows of a part, among which the two turns that fill and empty the line of rows do not weigh
 
 
@@ -156,6 +158,8 @@ def _describe(
     live = rows if shape.count else 0
     scratch_bytes = (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4
     scratch_bytes += padded * SIZE[target.dtype] if name.endswith((_TURNS, _PAIRS)) else 0
+    if host().wide and shape.count <= _SHORT:
+        scratch_bytes *= max(Softmax.beside, Norm.beside)
     return call(name, -(-live // chunk), scratch_bytes, fields + extra)
 
 
@@ -183,6 +187,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         emit_row(work, operator)
         k.call("write", desc, row, go)
     _emit_straight(k, operator, (source, target), past_caches)
+    if k.cpu.wide:
+        _emit_beside(k, operator, (source, target), past_caches)
     if isinstance(operator, Softmax):
         _emit_narrow(k, source, target, operator)
     with k.main() as (desc, part, ctx):
@@ -196,6 +202,12 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             with k.when(one & (count <= LANES)):
                 k.call("narrow", desc, row, lo, hi)
                 begin.set(hi)
+        if k.cpu.wide:
+            short = straight & k.field(desc, SATURATE).eq(0) & (count <= _SHORT) & operator.may_beside(desc)
+            several = k.select(short, (hi - begin.get()) / operator.beside * operator.beside, 0)
+            with k.loop(begin.get() + several, start=begin.get(), step=operator.beside) as number:
+                k.call("beside", desc, row, number)
+            begin.set(begin.get() + several)
         with k.loop(hi, start=begin.get()) as number:
             places = outer_offsets(k, desc, number)
             come, go = k.field(desc, SOURCE) + places[0], k.field(desc, TARGET) + places[1]
@@ -214,6 +226,17 @@ def _emit_straight(k: Kernel, operator: Operator, dtypes: tuple[str, str], past_
         work = Straight(k, desc, row, (come, go), dtypes, past_caches)
         work.hold_rest()
         emit_row(work, operator)
+
+
+def _emit_beside(k: Kernel, operator: Operator, dtypes: tuple[str, str], past_caches: bool) -> None:
+    """beside(desc, scratch, first row): short dense rows beside each other, each with scratch of its own."""
+    with k.function("beside", [I64] * 3) as (desc, row, first):
+        pitch, works = (k.field(desc, COUNT) + LANES) * 4, []
+        for number in range(operator.beside):
+            come, go = outer_offsets(k, desc, first + number)
+            places = k.field(desc, SOURCE) + come, k.field(desc, TARGET) + go
+            works.append(Straight(k, desc, row + pitch * number, places, dtypes, past_caches))
+        emit_rows(works, operator)
 
 
 def _part_rows(k: Kernel, desc: Val, part: Val) -> tuple[Val, Val]:

@@ -156,6 +156,37 @@ def test_results_past_the_caches_have_the_bits_of_others(
         assert twins.same_bits(*results)
 
 
+@pytest.mark.parametrize("kind", ["softmax", "log", "layer", "rms"])
+@pytest.mark.parametrize("dtypes", [("f16", "f16"), ("f32", "f32"), ("bf16", "bf16"), ("f16", "f32")])
+@pytest.mark.parametrize("count", [17, 49, 96, 197, 1000, 1024, 1027])
+def test_rows_beside_each_other_have_the_bits_of_single_ones(
+    kind: str, dtypes: tuple[str, str], count: int, rng: np.random.Generator
+) -> None:
+    """However many there are, whatever their neighbours hold, and nothing is written around them."""
+    source, target = dtypes
+    x = values(rng, (9, count), source)
+    x[2, -1], x[4] = np.nan, np.inf
+    gain = values(rng, (2, count), source)
+
+    def results(rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+        places = RowShape.axis(rows.shape, -1, (address(rows), source), (address(out), target))
+        if kind in ("layer", "rms"):
+            run(layer_norm(*places, address(gain), address(gain[1:]), source, 1e-5, kind == "rms"))
+        else:
+            run(softmax(*places, log=kind == "log"))
+        return out
+
+    single = np.concatenate([results(x[n : n + 1], np.zeros((1, count), DTYPES[target])) for n in range(9)])
+    for rows in (2, 3, 4, 7, 9):
+        around = np.full(rows * count + 64, 7, DTYPES[target])
+        results(x[:rows], around[32 : 32 + rows * count].reshape(rows, count))
+        assert twins.same_bits(around[32:-32], single[:rows].ravel())
+        assert (around[:32] == 7).all() and (around[-32:] == 7).all()
+        if source == target:
+            again = x[:rows].copy()
+            assert twins.same_bits(results(again, again), single[:rows])
+
+
 @pytest.mark.parametrize(("cpu", "longest"), [("znver4", "ymm"), ("x86-64-v4", "zmm")])
 def test_norms_of_halves_take_the_registers_that_convert_fastest(cpu: str, longest: str) -> None:
     long = "+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx2,+fma,+f16c,+sse4.1"
