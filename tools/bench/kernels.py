@@ -1,6 +1,6 @@
 """Kernels against the machine's multiply-add peak and bandwidth, ONNX Runtime, torch (if installed) and NumPy.
 
-    python tools/bench/kernels.py [conv] [depthwise] [matmul] [vector] [bandwidth] [--rounds N] [--json]
+    python tools/bench/kernels.py [conv] [depthwise] [matmul] [vector] [rows] [bandwidth] [--rounds N] [--json]
 
 CPU time of the calling thread, contenders interleaved in one run, medians (minima) of the rounds. `ratio` is peer time
 / our time: above 1 we are faster; `torch` is that of the fastest of its layouts. The share is our median against the
@@ -77,6 +77,16 @@ MATMULS = [
     (1, 2048, 1000),
 ]
 DEPTHWISE = [(32, 112, 3, 1), (64, 56, 3, 2), (144, 28, 3, 1), (512, 14, 3, 1), (256, 14, 5, 1)]
+ROWS = [
+    ("Softmax", 1 << 18, 2),
+    ("Softmax", 9408, 49),
+    ("Softmax", 1536, 128),
+    ("Softmax", 2364, 197),
+    ("Softmax", 512, 768),
+    ("LayerNormalization", 3136, 96),
+    ("LayerNormalization", 197, 768),
+    ("LayerNormalization", 128, 1000),
+]
 LARGE = (1024, 8192)  # eight million elements
 RNG = np.random.default_rng(0)
 Contenders = dict[str, Callable[[], object]]
@@ -229,13 +239,30 @@ def bench_vector(bench: Bench) -> None:
         peer, feed = session([node], dict.fromkeys(names, shape), [], 1), dict.fromkeys(names, wide[0])
         peers = {"onnxruntime": lambda p=peer, f=feed: p.run(None, f)}
         bench.compare(f"{name} of {wide[0].size} {element}".strip(), task, 0, peers, {"ratio": 1.0})
-    narrow = (1 << 18, 2)
-    places = (arrays[0].ctypes.data, "f16"), (arrays[2].ctypes.data, "f16")
-    task = softmax(*RowShape.axis(narrow, 1, *places))
-    peer = session([helper.make_node("Softmax", ["x"], ["y"])], {"x": narrow}, [], 1)
-    feed = {"x": wide[0].reshape(narrow)}
-    peers = {"onnxruntime": lambda: peer.run(None, feed)}
-    bench.compare(f"Softmax of {narrow[0]} rows of {narrow[1]}", task, 0, peers, {"ratio": 1.0})
+
+
+def bench_rows(bench: Bench) -> None:
+    """Softmax and layer norm of many rows, as attention and transformers have them."""
+    from onnx import helper, numpy_helper
+
+    for operator, count, length in ROWS:
+        wide = RNG.standard_normal((count, length), np.float32)
+        gain = RNG.standard_normal((2, length)).astype(np.float32)
+        named = [numpy_helper.from_array(gain[i], name) for i, name in enumerate(("g", "b"))]
+        names = ["x"] if operator == "Softmax" else ["x", "g", "b"]
+        node = helper.make_node(operator, names, ["y"], axis=-1)
+        peer = session([node], {"x": wide.shape}, named[: len(names) - 1], 1)
+        peers = {"onnxruntime": lambda p=peer, f=wide: p.run(None, {"x": f})}
+        for element, dtype in (("f16", np.float16), ("f32", np.float32)):
+            x, gamma, beta = (aligned(t.astype(dtype)) for t in (wide, *gain))
+            out = aligned(np.empty(x.size, dtype))
+            places = RowShape.axis(wide.shape, 1, (x.ctypes.data, element), (out.ctypes.data, element))
+            if operator == "Softmax":
+                task = softmax(*places)
+            else:
+                task = layer_norm(*places, gamma.ctypes.data, beta.ctypes.data, element, 1e-5)
+            name = f"{operator.removesuffix('alization')} {count} x {length} {element}"
+            bench.compare(name, task, 0, peers, {"ratio": 1.0})
 
 
 def vector_tasks(element: str, arrays: Sequence[np.ndarray], shape: tuple[int, int]) -> dict[str, Call]:
@@ -331,6 +358,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "depthwise": bench_depthwise,
     "matmul": bench_matmul,
     "vector": bench_vector,
+    "rows": bench_rows,
     "bandwidth": bench_bandwidth,
 }
 
