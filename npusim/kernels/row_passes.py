@@ -18,7 +18,9 @@ from npusim.kernels.ir import F32, I1, I8, I32, LANES, RAW, SIZE, Kernel, Val, V
 OUTER = 4
 GROUP = 4  # blocks of 16 lanes that a pass takes together
 LINE = 64  # bytes of a cache line
+_PAGE = 4096  # bytes of the smallest page that some CPU protects
 SAMPLED = 2048  # elements: in shorter rows a pass over all of them costs little
+BESIDE_MOST = 4  # rows beside each other, as many as registers hold the sums of
 _SAMPLES = 16  # blocks that stand in for a row
 # Fields of a row kernel's descriptor.
 DIMS, SOURCE, TARGET = 1, 1 + OUTER, 4 + 2 * OUTER
@@ -78,18 +80,30 @@ class Straight(Work):
         self.rest = self.count & (LANES - 1)
         self.spare = k.const(0)
         self.apart = k.select(self.target.eq(self.source), self.row, self.target)
+        if not k.cpu.wide:
+            self._hold_rest()
 
-    def hold_rest(self) -> None:
-        """Bring the elements after the whole blocks to where `load_rest` finds them, where no single lanes are read."""
-        if not self.k.cpu.wide:
-            self.spare = self.k.alloca(LANES * 4)
-            self._move(self.come, self.source + self.blocks * SIZE[self.come], self.spare)
+    def _hold_rest(self) -> None:
+        """See to it that `load_rest` finds the elements after the whole blocks, where no single lanes are read.
+
+        A whole block is read there, of which the end may lie beyond the tensor: within the same page of memory that
+        is allowed, else the elements are moved.
+        """
+        k, size = self.k, LANES * SIZE[self.come]
+        self.spare = k.alloca(LANES * 4)
+        self.last = k.var(self.source + self.blocks * SIZE[self.come])
+        with k.when((self.last.get() & (_PAGE - 1)) > _PAGE - size):
+            self._move(self.come, self.last.get(), self.spare)
+            self.last.set(self.spare)
 
     def _move(self, dtype: str, source: Val, target: Val) -> None:
-        """The elements after the whole blocks, one by one."""
-        k, size, kind = self.k, SIZE[dtype], RAW[SIZE[dtype]]
-        with k.loop(self.rest) as lane:
-            k.store(k.load(source + lane * size, kind), target + lane * size)
+        """The elements after the whole blocks, by powers of two."""
+        k, size, count = self.k, SIZE[dtype], LANES // 2
+        while count:
+            with k.when((self.rest & count).ne(0)):
+                at = (self.rest & (LANES - 2 * count)) * size
+                k.store(k.load(source + at, vec(RAW[size], count)), target + at)
+            count //= 2
 
     def load(self, index: Val) -> Val:
         return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
@@ -97,7 +111,7 @@ class Straight(Work):
     def load_rest(self) -> Val:
         if self.k.cpu.wide:
             return self.k.load_f32(self.source + self.blocks * SIZE[self.come], self.come, live=self.live())
-        return self.k.load_f32(self.spare, self.come)
+        return self.k.load_f32(self.last.get(), self.come)
 
     def kept(self, index: Val) -> Val:
         """In the target itself where that is fp32 and not the source, but for the lanes after the whole blocks."""
@@ -456,11 +470,11 @@ def samples(source: str, target: str, kind: str) -> bool:
 class Softmax:
     """Softmax, or its logarithm: largest element, sum of exponentials, quotients."""
 
-    ahead, sums, beside = ("target", "source", ""), 1, 4
+    ahead, sums = ("target", "source", ""), 1
     most = vmath.SHARES_MOST
 
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
-        self.k, self.log = k, kind == "log"
+        self.k, self.log, self.beside = k, kind == "log", BESIDE_MOST if k.cpu.wide else 2
         self._half = (target, kind) == ("f16", "plain")
         self.sampled = samples(source, target, kind)
         # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.

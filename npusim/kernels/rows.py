@@ -24,6 +24,7 @@ from npusim.kernels.elementwise import View, fit_rank, passes_caches
 from npusim.kernels.epilogue import saturated
 from npusim.kernels.ir import F32, I1, I64, LANES, RAW, SIZE, Kernel, Val, vec
 from npusim.kernels.row_passes import (
+    BESIDE_MOST,
     CHUNK,
     COUNT,
     GROUP,
@@ -158,8 +159,8 @@ def _describe(
     live = rows if shape.count else 0
     scratch_bytes = (max(padded, shape.segments * length, LANES * LANES) + LANES) * 4
     scratch_bytes += padded * SIZE[target.dtype] if name.endswith((_TURNS, _PAIRS)) else 0
-    if host().wide and shape.count <= _SHORT:
-        scratch_bytes *= max(Softmax.beside, Norm.beside)
+    if shape.count <= _SHORT:
+        scratch_bytes *= BESIDE_MOST
     return call(name, -(-live // chunk), scratch_bytes, fields + extra)
 
 
@@ -187,8 +188,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
         emit_row(work, operator)
         k.call("write", desc, row, go)
     _emit_straight(k, operator, (source, target), past_caches)
-    if k.cpu.wide:
-        _emit_beside(k, operator, (source, target), past_caches)
+    beside = operator.beside
+    _emit_beside(k, operator, (source, target), past_caches)
     if isinstance(operator, Softmax):
         _emit_narrow(k, source, target, operator)
     with k.main() as (desc, part, ctx):
@@ -202,13 +203,11 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
             with k.when(one & (count <= LANES)):
                 k.call("narrow", desc, row, lo, hi)
                 begin.set(hi)
-        if k.cpu.wide:
-            short = straight & k.field(desc, SATURATE).eq(0) & (count <= _SHORT) & operator.may_beside(desc)
-            several = k.select(short, (hi - begin.get()) / operator.beside * operator.beside, 0)
-            with k.loop(begin.get() + several, start=begin.get(), step=operator.beside) as number:
-                k.call("beside", desc, row, number)
-            begin.set(begin.get() + several)
-        with k.loop(hi, start=begin.get()) as number:
+        short = straight & k.field(desc, SATURATE).eq(0) & (count <= _SHORT) & operator.may_beside(desc)
+        end = begin.get() + k.select(short, (hi - begin.get()) / beside * beside, 0)
+        with k.loop(end, start=begin.get(), step=beside) as number:
+            k.call("beside", desc, row, number)
+        with k.loop(hi, start=end) as number:
             places = outer_offsets(k, desc, number)
             come, go = k.field(desc, SOURCE) + places[0], k.field(desc, TARGET) + places[1]
             with k.either(straight) as (plain, other):
@@ -224,14 +223,13 @@ def _emit_straight(k: Kernel, operator: Operator, dtypes: tuple[str, str], past_
     """straight(desc, scratch, source, target): a dense row."""
     with k.function("straight", [I64] * 4) as (desc, row, come, go):
         work = Straight(k, desc, row, (come, go), dtypes, past_caches)
-        work.hold_rest()
         emit_row(work, operator)
 
 
 def _emit_beside(k: Kernel, operator: Operator, dtypes: tuple[str, str], past_caches: bool) -> None:
     """beside(desc, scratch, first row): short dense rows beside each other, each with scratch of its own."""
     with k.function("beside", [I64] * 3) as (desc, row, first):
-        pitch, works = (k.field(desc, COUNT) + LANES) * 4, []
+        pitch, works = ((k.field(desc, COUNT) + 2 * LANES - 1) & -LANES) * 4, []
         for number in range(operator.beside):
             come, go = outer_offsets(k, desc, first + number)
             places = k.field(desc, SOURCE) + come, k.field(desc, TARGET) + go
