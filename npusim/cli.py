@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from metadef.error import LabError
+from metadef.error import LabError, Problem
 from npusim.commands import build, calibrate, judge, plan, run, study
-from npusim.commands.output import print_json
+from npusim.commands.output import Answer, print_json
 
 TRACEBACK_VARIABLE = "NPUSIM_TRACEBACK"
 
@@ -32,29 +33,29 @@ def main() -> None:
     _settle_streams()
     if not sys.warnoptions:
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's; outputs that are no numbers are told by the commands
+    answer = Answer("--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:]))
     try:
-        commands(standalone_mode=False)
+        commands(standalone_mode=False, obj=answer)
     except LabError as error:
-        _leave(str(error), error.exit_code, [asdict(problem) for problem in error.problems])
+        _leave(answer, str(error), error.exit_code, error.problems)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.ClickException as error:
-        error.show()
-        _print_error(error.format_message(), 2)
-        sys.exit(2)
+        _leave(answer, error.format_message(), 2, say=error.show)
     except (KeyboardInterrupt, click.Abort):
-        _leave_interrupted()
+        _leave_interrupted(answer)
     except NobodyReads:
         sys.stderr.close()
         sys.exit(0)
     except MemoryError:
-        _leave("[environment] not enough memory on this machine; try a smaller --dim or --shape", 2)
+        _leave(answer, "[environment] not enough memory on this machine; try a smaller --dim or --shape", 2)
     except OSError as error:
-        _leave(f"[environment] {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 2)
+        place = f": {error.filename}" if error.filename else ""
+        _leave(answer, f"[environment] {error.strerror or error}{place}", 2)
     except Exception as error:
         if _was_interrupted(error):
-            _leave_interrupted()
-        _leave_unexpected(error)
+            _leave_interrupted(answer)
+        _leave_unexpected(answer, error)
 
 
 class NobodyReads(Exception):
@@ -82,22 +83,21 @@ def _settle_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _leave(text: str, code: int, problems: Sequence[dict[str, str]] = ()) -> None:
+def _leave(
+    answer: Answer, text: str, code: int, problems: Iterable[Problem] = (), say: Callable[[], object] | None = None
+) -> NoReturn:
+    """Say it on standard error, and with ``--json`` as the object where none has been printed."""
     with contextlib.suppress(OSError):  # the code counts, even where nothing can be said
-        click.echo(f"npusim: {text}", err=True)
-    _print_error(text, code, problems)
+        say() if say else click.echo(f"npusim: {text}", err=True)
+    if answer.as_json and not answer.printed:
+        rows = [asdict(problem) for problem in problems]
+        with contextlib.suppress(OSError):
+            print_json({"error": {"message": text, "exit_code": code, "problems": rows}})
     sys.exit(code)
 
 
-def _print_error(text: str, code: int, problems: Sequence[dict[str, str]] = ()) -> None:
-    """The object of a call with ``--json`` that has no answer: message, exit code and one row for each problem."""
-    if "--json" in sys.argv:
-        with contextlib.suppress(OSError):
-            print_json({"error": {"message": text, "exit_code": code, "problems": list(problems)}})
-
-
-def _leave_interrupted() -> None:
-    _leave("interrupted; files already written are complete", 130)
+def _leave_interrupted(answer: Answer) -> NoReturn:
+    _leave(answer, "interrupted; files already written are complete", 130)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -107,12 +107,13 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _leave_unexpected(error: Exception) -> None:
+def _leave_unexpected(answer: Answer, error: Exception) -> NoReturn:
     """A fault of ours: say where, keep the traceback for those who ask for it."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     _leave(
+        answer,
         f"[internal] {type(error).__name__}: {error}\n  at {place.filename}:{place.lineno} in {place.name}\n"
         f"  try: {TRACEBACK_VARIABLE}=1 for the whole traceback; this is a fault of npusim, please report it",
         2,

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,29 @@ NARROW = 110
 """Columns that the tables of studies fit into."""
 
 
+@dataclass
+class Answer:
+    """What a call of the program owes its caller: with ``--json`` one object, which an error is where nothing else
+    has been printed."""
+
+    as_json: bool
+    printed: bool = False
+
+
 def print_json(value: dict[str, Any]) -> None:
     """One strict JSON object; infinities and NaN, which JSON lacks, become null."""
+    context = click.get_current_context(silent=True)
+    answer = context.find_object(Answer) if context else None
+    if answer:
+        answer.printed = True
     click.echo(json.dumps(_strict(value), indent=1, allow_nan=False))
 
 
 def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, str):  # names of files may hold bytes that are no text
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {key: _strict(item) for key, item in value.items()}
     return [_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -338,6 +338,7 @@ def test_names_that_the_terminal_cannot_show_do_no_harm(tmp_path: Path, encoding
         ("ops", ">&- 2>&-", 0),
         ("ops", ">/dev/full", 2),
         ("run no.onnx", "2>/dev/full", 2),
+        ("run --no-such-option", "2>/dev/full", 2),
     ],
 )
 def test_the_code_is_right_whoever_reads(tmp_path: Path, words: str, redirection: str, code: int):
@@ -347,6 +348,20 @@ def test_the_code_is_right_whoever_reads(tmp_path: Path, words: str, redirection
     env = {**os.environ, "PYTHONPATH": str(REPO)}
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == code and "internal" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_json_stays_one_object_where_nothing_more_can_be_said(tmp_path: Path):
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("needs a device that is always full")
+    for words, key in ((["compare", DIGITS, *ONE, "--limit", "0"], "outputs"), (["run", "--no-such-option"], "error")):
+        with open("/dev/full", "w") as nowhere:
+            command = [sys.executable, "-m", "npusim", *words, "--json"]
+            done = subprocess.run(command, cwd=REPO, stdout=subprocess.PIPE, stderr=nowhere)
+        assert done.returncode == 2 and key in json.loads(done.stdout)
+
+
+def test_json_is_an_option_and_no_name_of_a_file(call: Call):
+    assert call("run", "--", "--json").out == ""
 
 
 def test_offline_models_may_be_made_of_files_with_any_name(call: Call, tmp_path: Path):
