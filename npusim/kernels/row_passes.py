@@ -38,6 +38,8 @@ class Work:
     `read` brings its elements there; what a pass leaves for the next one lies over them.
     """
 
+    single_lanes = False  # whether operands of the block after the whole ones are read by those that have a meaning
+
     def __init__(self, k: Kernel, desc: Val, row: Val, read: Callable[[], object]) -> None:
         self.k, self.desc, self.row, self.read = k, desc, row, read
         self.count = k.field(desc, COUNT)
@@ -77,10 +79,10 @@ class Straight(Work):
     ) -> None:
         super().__init__(k, desc, row, read=lambda: None)
         (self.source, self.target), (self.come, self.go), self.past_caches = places, dtypes, past_caches
-        self.rest = self.count & (LANES - 1)
+        self.rest, self.single_lanes = self.count & (LANES - 1), k.cpu.wide
         self.spare = k.const(0)
         self.apart = k.select(self.target.eq(self.source), self.row, self.target)
-        if not k.cpu.wide:
+        if not self.single_lanes:
             self._hold_rest()
 
     def _hold_rest(self) -> None:
@@ -109,7 +111,7 @@ class Straight(Work):
         return self.k.load_f32(self.source + index * SIZE[self.come], self.come)
 
     def load_rest(self) -> Val:
-        if self.k.cpu.wide:
+        if self.single_lanes:
             return self.k.load_f32(self.source + self.blocks * SIZE[self.come], self.come, live=self.live())
         return self.k.load_f32(self.last.get(), self.come)
 
@@ -157,7 +159,7 @@ class Straight(Work):
     def store_rest(self, result: Val) -> None:
         """Results of the elements after the whole blocks."""
         k, place = self.k, self.target + self.blocks * SIZE[self.go]
-        if k.cpu.wide:
+        if self.single_lanes:
             k.store_live(k.narrowed(result, self.go), place, self.live())
         else:
             k.store_f32(result, self.spare, self.go)
@@ -595,7 +597,7 @@ class Norm:
     def put(self, work: Work, settled: Val, totals: Totals) -> None:
         k = self.k
         usual = k.field(work.desc, GAMMA).ne(0) & k.field(work.desc, BETA).ne(0)
-        whole = k.const(1, I1) if k.cpu.wide else (work.count & (LANES - 1)).eq(0)
+        whole = k.const(1, I1) if work.single_lanes else (work.count & (LANES - 1)).eq(0)
         with k.either(usual & whole) as (both, other):
             with both:
                 work.put_all(self.results(work, settled, totals), self.ahead[2])

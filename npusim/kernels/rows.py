@@ -30,6 +30,7 @@ from npusim.kernels.row_passes import (
     GROUP,
     LINE,
     OUTER,
+    PAD,
     ROWS,
     SAMPLED,
     SATURATE,
@@ -147,11 +148,12 @@ def _describe(
         fields += [side.address, *steps, side.segment, side.element]
     length = shape.length or shape.count
     fields += [shape.segments, length, shape.count, rows, chunk, int(saturate), shape.segments * length]
-    if shape.segments == 1 and _dense(source) and _dense(target) and not any(step % LINE for step in target.outer):
+    dense = (shape.segments, length) == (1, shape.count) and _dense(source) and _dense(target)
+    if dense and not any(step % LINE for step in target.outer):
         views = [View(side.address, side.dtype, ()) for side in (source, target)]
         if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]):
-            whole = shape.count % (LANES * GROUP) == 0 and (all(extra[:2]) or not any(extra))
             family, *types = name.split(":")
+            whole = shape.count % (LANES * GROUP) == 0 and (family == "softmax" or all(extra[:2]))
             # CPUs of long registers look far enough ahead to overlap the short passes of a norm by themselves.
             overlap = whole and chunk >= _MANY and not saturate and (family == "softmax" or not host().wide)
             pairs = family == "softmax" and shape.count >= SAMPLED and samples(*types)
@@ -195,7 +197,8 @@ def generate(k: Kernel, family: str, parameters: str) -> None:
     with k.main() as (desc, part, ctx):
         row, count = scratch(k, ctx), k.field(desc, COUNT)
         lo, hi = _part_rows(k, desc, part)
-        one = k.field(desc, SEGMENTS).eq(1)
+        # Lanes beyond the count, where there are any, are zeros.
+        one = k.field(desc, PAD).eq(count) & k.field(desc, SEGMENTS).eq(1)
         dense = k.field(desc, SOURCE_STEP).eq(SIZE[source]) & k.field(desc, TARGET_STEP).eq(SIZE[target])
         straight = one & dense
         begin = k.var(lo)

@@ -68,7 +68,7 @@ WIDENING = ">f32"  # after the type of narrow weights: the tile leaves them behi
 # multiply-adds of longer runs apart until sums no longer fit the registers. Where a spilt sum happens to cross the end
 # of a page of the stack, a tile takes twice as long.
 _RUN, _WIDE_RUN = 4, 1
-_FEW_PIXELS = 4  # leave registers enough
+_FEW_PIXELS, _FEW_RUN = 4, 32  # leave registers enough for longer runs, whose compilation takes the time they spare
 
 
 def prefetched_bytes(cpu: Cpu) -> int:
@@ -180,7 +180,8 @@ def _emit_sums(
 def _run_of(cpu: Cpu, channels: int, pixels: int) -> int:
     """Channels of a tap that follow each other without a branch."""
     if cpu.wide:
-        return channels if pixels <= _FEW_PIXELS else min(_WIDE_RUN, channels)
+        most = min(_FEW_RUN if pixels <= _FEW_PIXELS else _WIDE_RUN, channels)
+        return max((run for run in range(1, most + 1) if channels % run == 0), default=0)
     return channels if channels % _RUN else min(_RUN, channels)
 
 

@@ -6,7 +6,10 @@ asserts that every output byte agrees.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,6 +73,21 @@ def run_both(make: Callable[[np.ndarray], Sequence[Call] | Call], out: np.ndarra
         results.append(target)
     assert results[0].tobytes() == results[1].tobytes(), "results depend on the number of threads"
     return results[0]
+
+
+def at_end_of_memory(x: np.ndarray) -> np.ndarray:
+    """A copy of an array whose last byte is the last one that may be touched (where the system protects pages)."""
+    page = mmap.PAGESIZE
+    size = -(-x.nbytes // page) * page
+    memory = mmap.mmap(-1, size + page)
+    whole = np.frombuffer(memory, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+    if libc is not None:
+        none = ctypes.c_void_p(address(whole) + size), ctypes.c_size_t(page), 0
+        assert libc.mprotect(*none) == 0, os.strerror(ctypes.get_errno())
+    copy = whole[size - x.nbytes : size].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
 
 
 def address(x: np.ndarray) -> int:

@@ -6,7 +6,7 @@ from npusim.kernels.cpu import describe, host
 from npusim.kernels.rows import RowShape, layer_norm, softmax
 from npusim.kernels.weights import aligned
 from tests.npusim.kernels import twins
-from tests.npusim.kernels.inputs import address, run, run_both, values
+from tests.npusim.kernels.inputs import address, at_end_of_memory, run, run_both, values
 from tests.npusim.kernels.twins import DTYPES, Exact, assert_rounded
 
 
@@ -185,6 +185,59 @@ def test_rows_beside_each_other_have_the_bits_of_single_ones(
         if source == target:
             again = x[:rows].copy()
             assert twins.same_bits(results(again, again), single[:rows])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "bf16"])
+@pytest.mark.parametrize("form", ["dense", "strided", "nz"])
+@pytest.mark.parametrize("kind", ["softmax", "layer", "rms"])
+def test_nothing_is_read_behind_an_operand(kind: str, form: str, dtype: str, rng: np.random.Generator) -> None:
+    for count in (5, 21, 64, 133):
+        x = values(rng, (3, count), dtype)
+        gamma, beta = (at_end_of_memory(values(rng, (count,), dtype)) for _ in range(2))
+        if form == "nz":
+            source = at_end_of_memory(twins.to_nz(x, 16)[:, :3].copy())
+            out = at_end_of_memory(np.zeros_like(source))
+            places = RowShape.nz(1, 3, count, 3, 16, (address(source), dtype), (address(out), dtype))
+        else:
+            axis = 1 if form == "dense" else 0
+            source = at_end_of_memory(np.ascontiguousarray(x if axis else x.T))
+            out = at_end_of_memory(np.zeros_like(source))
+            places = RowShape.axis(source.shape, axis, (address(source), dtype), (address(out), dtype))
+        if kind == "softmax":
+            run(softmax(*places))
+        else:
+            run(layer_norm(*places, address(gamma), address(beta), dtype, 1e-5, kind == "rms"))
+        assert np.isfinite(out.astype(np.float64)).all() and out.any()
+
+
+@pytest.mark.parametrize("rms", [False, True])
+def test_norms_without_parameters_and_epsilon(rms: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many rows that results go past the caches; nothing is read for gamma and beta."""
+    monkeypatch.setattr(elementwise, "last_cache_bytes", lambda: 1 << 16)
+    x = aligned(np.arange(256 * 448, dtype=np.float32) % 7).reshape(256, 448)
+    out = aligned(np.zeros(x.size, np.float32)).reshape(x.shape)
+    places = RowShape.axis(x.shape, 1, (address(x), "f32"), (address(out), "f32"))
+    run(layer_norm(*places, 0, 0, "f32", 0.0, rms))
+    np.testing.assert_allclose(out, twins.layer_norm(x, None, None, 0.0, rms), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "c0"), [(10, 16), (5, 8), (12, 32), (20, 32), (20, 16)])
+def test_lanes_beyond_a_row_of_fractal_nz_are_zeros(n: int, c0: int, rng: np.random.Generator) -> None:
+    x = values(rng, (7, n), "f16")
+    blocked, gain = twins.to_nz(x, c0), values(rng, (n,), "f16")
+
+    def normalised(t: np.ndarray, places: tuple) -> object:
+        return layer_norm(*places, address(gain), address(gain), "f16", 1e-5)
+
+    for make in (lambda t, places: softmax(*places), normalised):
+        got = run_both(
+            lambda t, make=make: make(
+                t, RowShape.nz(1, 7, n, blocked.shape[1], c0, (address(blocked), "f16"), (address(t), "f16"))
+            ),
+            np.full(blocked.shape, 7, np.float16),
+        )
+        flat = got.transpose(1, 0, 2).reshape(blocked.shape[1], -1)[:7]
+        assert flat[:, :n].any(1).all() and not flat[:, n:].any()
 
 
 @pytest.mark.parametrize(("cpu", "longest"), [("znver4", "ymm"), ("x86-64-v4", "zmm")])
