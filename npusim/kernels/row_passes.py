@@ -18,6 +18,7 @@ from npusim.kernels.ir import F32, I1, I8, I32, LANES, RAW, SIZE, Kernel, Val, V
 OUTER = 4
 GROUP = 4  # blocks of 16 lanes that a pass takes together
 LINE = 64  # bytes of a cache line
+_NEAR = 4096  # bytes within which memory asked for would come too late
 _PAGE = 4096  # bytes of the smallest page that some CPU protects
 SAMPLED = 2048  # elements: in shorter rows a pass over all of them costs little
 BESIDE_MOST = 4  # rows beside each other, as many as registers hold the sums of
@@ -138,6 +139,16 @@ class Straight(Work):
         for base in bases:
             for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
                 k.prefetch(base + index * SIZE[dtype] + line)
+
+    def ahead_beside(self, index: Val, rows: int) -> None:
+        """Ask for as many rows further on, the results' lines too: what goes by is so short that a CPU does not see it
+        as streams. Of very short rows twice as many, which memory takes as long to bring."""
+        k = self.k
+        for base, field, dtype in ((self.source, SOURCE, self.come), (self.target, TARGET, self.go)):
+            distance = k.field(self.desc, field + OUTER) * rows
+            base = base + k.select(distance < _NEAR, distance * 2, distance) + index * SIZE[dtype]
+            for line in range(0, LANES * GROUP * SIZE[dtype], LINE):
+                k.prefetch(base + line)
 
     def put_all(self, value: Callable[[Val, Val], Val], ahead: str = "") -> None:
         k, flag = self.k, self.k.field(self.desc, SATURATE)
@@ -324,11 +335,13 @@ def reduced(work: Work, how: Pass, ahead: str = "") -> Totals:
     return _finished([sums])[0]
 
 
-def _reduced_together(works: Sequence[Work], hows: Sequence[Pass]) -> list[Totals]:
+def _reduced_together(works: Sequence[Straight], hows: Sequence[Pass], ahead: bool = False) -> list[Totals]:
     """As `reduced`, of rows beside each other: each has its own chain of dependent operations."""
     sums = [Sums(work, how) for work, how in zip(works, hows, strict=True)]
     k, groups = works[0].k, works[0].groups
     with k.loop(groups, step=LANES * GROUP) as i:
+        for work in works if ahead else ():
+            work.ahead_beside(i, len(works))
         for each in sums:
             each.take_group(_Terms(each.work, each.how), i)
     return _finished(sums)
@@ -431,7 +444,7 @@ def emit_rows(works: Sequence[Straight], operator: Operator) -> None:
         starts = _reduced_together(works, [how for how in hows if how is not None])
     settled = [operator.settle(work, start[0]) for work, start in zip(works, starts, strict=True)]
     seconds = [operator.second(work, value) for work, value in zip(works, settled, strict=True)]
-    totals = _reduced_together(works, seconds)
+    totals = _reduced_together(works, seconds, ahead=True)
     values = [operator.results(*made) for made in zip(works, settled, totals, strict=True)]
     work, rows = works[0], list(zip(works, values, strict=True))
     with k.loop(work.groups, step=LANES * GROUP) as i:
