@@ -154,8 +154,9 @@ def _describe(
         if rows > 1 and passes_caches(rows * shape.count, views[:1], views[1]):
             family, *types = name.split(":")
             whole = shape.count % (LANES * GROUP) == 0 and (family == "softmax" or all(extra[:2]))
-            # CPUs of long registers look far enough ahead to overlap the short passes of a norm by themselves.
-            overlap = whole and chunk >= _MANY and not saturate and (family == "softmax" or not host().wide)
+            # A norm of fp32 waits for memory, which CPUs of long registers overlap with its short passes by themselves.
+            norm = family == "layernorm" and host().wide and source.dtype == "f32"
+            overlap = whole and chunk >= _MANY and not saturate and not norm
             pairs = family == "softmax" and shape.count >= SAMPLED and samples(*types)
             name += _STREAM if not overlap else _PAIRS if pairs else _TURNS
     live = rows if shape.count else 0
@@ -276,8 +277,8 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
             if first is not None:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), tuple(total.get() for total in totals))
-            if first is None and SIZE[dtypes[0]] == 2:
-                _emit_together(k, count, sums[0], works[2], results)
+            if SIZE[dtypes[0]] == 2 and (first is None or k.cpu.wide):
+                _emit_together(k, count, sums, works[2], results)
             else:
                 _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
@@ -292,18 +293,20 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
         k.fence()
 
 
-def _emit_together(k: Kernel, count: Val, sums: Sums, making: Straight, results: Callable[[Val, Val], Val]) -> None:
-    """The second pass of a row beside the results of the one before it, group by group.
+def _emit_together(
+    k: Kernel, count: Val, sums: list[Sums], making: Straight, results: Callable[[Val, Val], Val]
+) -> None:
+    """The passes of a turn over their rows, group by group.
 
     For elements of two bytes; where memory has more to do, it had better read and write some lines at a time. What a
-    group leaves lies over what the other's result was made of. The row after the next is asked for: the next one has
-    been looked into by then.
+    group leaves lies over what the other's result was made of. The row after those looked into is asked for.
     """
-    terms = sums.terms(k.const(0), count)
+    terms = [each.terms(k.const(0), count) for each in sums]
     with k.loop(count, step=LANES * GROUP) as i:
-        sums.work.ahead(i, "after")
+        sums[-1].work.ahead(i, "after")
         making.put_group(results, i)
-        sums.take_group(terms, i)
+        for each, found in zip(sums, terms, strict=True):
+            each.take_group(found, i)
 
 
 def _emit_strips(

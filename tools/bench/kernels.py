@@ -254,13 +254,13 @@ def bench_rows(bench: Bench) -> None:
         peer = session([node], {"x": wide.shape}, named[: len(names) - 1], 1)
         peers = {"onnxruntime": lambda p=peer, f=wide: p.run(None, {"x": f})}
         for element, dtype in (("f16", np.float16), ("f32", np.float32)):
-            x, gamma, beta = (aligned(t.astype(dtype)) for t in (wide, *gain))
+            x, gamma, beta = aligned(wide.astype(dtype)), *(aligned(t) for t in gain)  # constants as plans keep them
             out = aligned(np.empty(x.size, dtype))
             places = RowShape.axis(wide.shape, 1, (x.ctypes.data, element), (out.ctypes.data, element))
             if operator == "Softmax":
                 task = softmax(*places)
             else:
-                task = layer_norm(*places, gamma.ctypes.data, beta.ctypes.data, element, 1e-5)
+                task = layer_norm(*places, gamma.ctypes.data, beta.ctypes.data, "f32", 1e-5)
             name = f"{operator.removesuffix('alization')} {count} x {length} {element}"
             bench.compare(name, task, 0, peers, {"ratio": 1.0})
 
@@ -340,8 +340,8 @@ def vector_calls(element: str, arrays: Sequence[np.ndarray], shape: tuple[int, i
     x, y, out = arrays
     view = [View.dense(t.ctypes.data, element, shape) for t in (x, y, out)]
     places = (x.ctypes.data, element), (out.ctypes.data, element)
-    gain = aligned(np.ones(shape[1], x.dtype))
-    norm = layer_norm(*RowShape.axis(shape, 1, *places), gain.ctypes.data, gain.ctypes.data, element, 1e-5)
+    gain = aligned(np.ones(shape[1], np.float32))  # as plans keep constants
+    norm = layer_norm(*RowShape.axis(shape, 1, *places), gain.ctypes.data, gain.ctypes.data, "f32", 1e-5)
     norm.keep.append(gain)
     return {
         "copy": elementwise("x0", view[:1], view[2], shape),

@@ -67,19 +67,19 @@ def plan_instance_norm(site: Site) -> list[Call]:
 
 
 def _normed(site: Site, rows: tuple[RowShape, Rows, Rows], rms: bool) -> list[Call]:
+    slots = [slot for slot in (1, 2) if site.has(slot)]
     gamma = site.input(1)
-    beta = site.input(2) if site.has(2) else None
-    if beta is not None and beta.desc.dtype is not gamma.desc.dtype:
+    if any(site.input(slot).desc.dtype is not gamma.desc.dtype for slot in slots):
         raise NoFastKernel("gamma and beta of different types")
-    call = layer_norm(
-        *rows,
-        site.address(gamma),
-        0 if beta is None else site.address(beta),
-        site.element(gamma),
-        site.kernel.attrs["epsilon"],
-        rms=rms,
-        saturate=site.options.saturate,
-    )
+    element, places, wide = site.element(gamma), [site.address(site.input(slot)) for slot in slots], []
+    if element != "f32" and all(site.is_constant(slot) for slot in slots):
+        # Every row would convert them once more.
+        wide = site.packed("norm parameters", slots, lambda: [aligned(site.wide_constant(slot)) for slot in slots])
+        element, places = "f32", [array.ctypes.data for array in wide]
+    beta = places[1] if len(places) > 1 else 0
+    epsilon = site.kernel.attrs["epsilon"]
+    call = layer_norm(*rows, places[0], beta, element, epsilon, rms=rms, saturate=site.options.saturate)
+    call.keep.extend(wide)
     return [call]
 
 
