@@ -389,12 +389,14 @@ class Operator(Protocol):
     """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put` its
     totals, of which there are so many `sums`. Short rows may go by so many `beside` each other where it `may` be so.
 
-    `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for.
+    `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for, and
+    `leaves` says that the second one keeps its terms for them.
     Where it is `sampled`, a few blocks of a long row stand in for the first pass, unless a second one whose total is
     not below `most` shows that they were not like the others.
     """
 
     ahead: tuple[str, str, str]
+    leaves: bool
     sampled: bool
     most: float
     sums: int
@@ -490,7 +492,7 @@ class Softmax:
 
     def __init__(self, k: Kernel, source: str, target: str, kind: str) -> None:
         self.k, self.log, self.beside = k, kind == "log", BESIDE_MOST if k.cpu.wide else 2
-        self._half = (target, kind) == ("f16", "plain")
+        self._half, self.leaves = (target, kind) == ("f16", "plain"), kind == "plain"
         self.sampled = samples(source, target, kind)
         # Where shares are rounded to f16, short terms; f16 elements need no difference that is rounded by itself.
         self._share = vmath.half_share if self._half else vmath.share
@@ -551,7 +553,7 @@ class Norm:
     a mean of shorter elements are exact where that matters.
     """
 
-    ahead = ("again", "target", "after")
+    ahead, leaves = ("again", "target", "after"), False
     sampled, most, beside = False, 0.0, 2
 
     def __init__(self, k: Kernel, source: str, parameters: str, kind: str) -> None:

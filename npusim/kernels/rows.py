@@ -278,7 +278,7 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
                 sums.insert(0, Sums(works[0], first))
             results = operator.results(works[2], settled.get(), tuple(total.get() for total in totals))
             if SIZE[dtypes[0]] == 2 and (first is None or k.cpu.wide):
-                _emit_together(k, count, sums, works[2], results)
+                _emit_together(k, count, sums, works[2], results, operator.leaves)
             else:
                 _emit_strips(k, count, sums, works[2], results, dtypes[0])
             settled.set(now)
@@ -294,19 +294,24 @@ def _emit_turns(k: Kernel, operator: Operator, dtypes: tuple[str, str], sampled:
 
 
 def _emit_together(
-    k: Kernel, count: Val, sums: list[Sums], making: Straight, results: Callable[[Val, Val], Val]
+    k: Kernel, count: Val, sums: list[Sums], making: Straight, results: Callable[[Val, Val], Val], leaves: bool
 ) -> None:
     """The passes of a turn over their rows, group by group.
 
     For elements of two bytes; where memory has more to do, it had better read and write some lines at a time. What a
-    group leaves lies over what the other's result was made of. The row after those looked into is asked for.
+    pass `leaves` lies over what the other's results were made of, which therefore come first; else they come last, as
+    what is read after them would wait for them wherever rows agree in the address within a page. The row after those
+    looked into is asked for.
     """
     terms = [each.terms(k.const(0), count) for each in sums]
     with k.loop(count, step=LANES * GROUP) as i:
         sums[-1].work.ahead(i, "after")
-        making.put_group(results, i)
+        if leaves:
+            making.put_group(results, i)
         for each, found in zip(sums, terms, strict=True):
             each.take_group(found, i)
+        if not leaves:
+            making.put_group(results, i)
 
 
 def _emit_strips(
