@@ -387,7 +387,7 @@ def outer_offsets(k: Kernel, desc: Val, number: Val) -> tuple[Val, Val]:
 
 class Operator(Protocol):
     """The passes of an operator: `first` (None where there is none) gives `settle` its total, `second` gives `put` its
-    totals, of which there are so many `sums`. Short rows may go by so many `beside` each other where it `may` be so.
+    totals, of which there are so many `sums`. Short rows go by so many `beside` each other where `may_beside` says so.
 
     `results` makes what `put` stores, of whole groups of blocks; `ahead` is the memory that each pass asks for, and
     `leaves` says that the second one keeps its terms for them.
@@ -603,17 +603,15 @@ class Norm:
 
         def result(i: Val, x: Val) -> Val:
             at, live = i * SIZE[dtype], work.live() if i is work.blocks else None
-            return k.fma(
-                normalised(x), k.load_f32(gamma + at, dtype, live=live), k.load_f32(beta + at, dtype, live=live)
-            )
+            scale, shift = (k.load_f32(place + at, dtype, live=live) for place in (gamma, beta))
+            return k.fma(normalised(x), scale, shift)
 
         return result
 
     def put(self, work: Work, settled: Val, totals: Totals) -> None:
         k = self.k
-        usual = k.field(work.desc, GAMMA).ne(0) & k.field(work.desc, BETA).ne(0)
         whole = k.const(1, I1) if work.single_lanes else (work.count & (LANES - 1)).eq(0)
-        with k.either(usual & whole) as (both, other):
+        with k.either(self.may_beside(work.desc) & whole) as (both, other):
             with both:
                 work.put_all(self.results(work, settled, totals), self.ahead[2])
             with other:
