@@ -336,7 +336,7 @@ def _emit_run(
         """Results of a group, or of blocks so `late`: those that come before the first are stored upon it."""
         if past_caches and late % _UNROLL == 0:
             place = out.base + k.maximum(index - late, 0) * steps[-1]
-            expressions.store_group(k, values, place, out.dtype, past_caches=True)
+            expressions.store_past(k, values, place, out.dtype)
             return
         for block, value in enumerate(values):
             place = out.base + k.maximum(index + (block - late), 0) * steps[-1]

@@ -139,15 +139,15 @@ def store(k: Kernel, x: Val, address: Val, dtype: str, past_caches: bool = False
         k.store(to_integer(k, x, dtype), address, past_caches=past_caches)
 
 
-def store_group(k: Kernel, blocks: Sequence[Val], address: Val, dtype: str, past_caches: bool = False) -> None:
-    """Blocks of sixteen elements that lie one behind the other, as `store` does each.
+def store_past(k: Kernel, blocks: Sequence[Val], address: Val, dtype: str) -> None:
+    """Blocks of sixteen elements that lie one behind the other, past the caches.
 
-    What goes past the caches goes by whole lines where a register holds one: half lines have to wait for each other.
+    They go by whole lines where a register holds one: half lines have to wait for each other.
     """
     step = LANES * SIZE[dtype]
-    if not (past_caches and k.cpu.wide and dtype in HALVES):
+    if not (k.cpu.wide and dtype in HALVES):
         for number, block in enumerate(blocks):
-            store(k, block, address + number * step, dtype, past_caches)
+            store(k, block, address + number * step, dtype, past_caches=True)
         return
     narrow = [k.narrowed(to_float(k, block), dtype).bits(vec(I16)) for block in blocks]
     for number, (low, high) in enumerate(zip(narrow[::2], narrow[1::2], strict=True)):

@@ -192,7 +192,8 @@ class Straight(Work):
         return [value(at, self.load(at)) for at in (first + block * LANES for block in range(GROUP))]
 
     def store_group(self, results: Sequence[Val], first: Val) -> None:
-        """Results of one group of blocks that have been made."""
+        """Results of one group of blocks that have been made, block by block: joining them to lines would take
+        shuffles, and passes over rows wait for arithmetic."""
         for block, result in enumerate(results):
             where = self.target + (first + block * LANES) * SIZE[self.go]
             expressions.store(self.k, result, where, self.go, self.past_caches)

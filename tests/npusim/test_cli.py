@@ -67,7 +67,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp
 
 def refused(answer: Answer, *words: str, code: int = 2) -> None:
     """The call was refused: every word on standard error; on standard output nothing, or with --json the error."""
-    assert answer.code == code
+    assert answer.code == code and bool(answer.out) == ("--json" in sys.argv)
     if answer.out:
         (error,) = answer.json.values()
         assert error["exit_code"] == code and error["message"].strip() in answer.err

@@ -4,10 +4,10 @@
 
 CPU time of the calling thread, contenders interleaved in one run, medians (minima) of the rounds. `ratio` is peer time
 / our time: above 1 we are faster; `torch` is that of the fastest of its layouts. The share is our median against the
-peak at the register width in use, timed in the same rounds. `bandwidth` is against memory's, as arrays show it that no
-cache holds (four times the last level): the faster of NumPy's copy and our own, which goes past the caches. `of_copy`
-is against the faster copy of the very arrays of the line, which may lie in a large cache in part. Ours is fp16 at rest
-but where a line says f32, the peers fp32. Every line ends in its bounds and `ok` or `MISS`.
+peak at the register width in use, timed in the same rounds. `bandwidth` is against the fastest of four copies: NumPy's
+and our own past the caches, of the arrays of the line, which may lie in a large cache in part, and of arrays that no
+cache holds (four times the last level), whose best is memory's. Ours is fp16 at rest but where a line says f32, the
+peers fp32. Every line ends in its bounds and `ok` or `MISS`.
 --json prints one object with load average, peaks and all rows (times in us), and nothing else.
 """
 
@@ -280,7 +280,7 @@ def vector_tasks(element: str, arrays: Sequence[np.ndarray], shape: tuple[int, i
 
 
 def bench_bandwidth(bench: Bench) -> None:
-    """Eight million elements: bytes read and written once in our time, against the bandwidth of memory.
+    """Eight million elements: bytes read and written once in our time, against those of the fastest copy.
 
     `arithmetic` is the time of as many elements of one row, again and again in the caches, over that of the line: what
     is near 1 waits for arithmetic, whatever memory gives.
@@ -295,18 +295,18 @@ def bench_bandwidth(bench: Bench) -> None:
         runs |= memory | {f"{name} in cache": runner(bench, [call] * LARGE[0]) for name, call in rows.items()}
         seconds = {n: median for n, (median, _) in interleave(runs, bench.rounds, time.thread_time_ns).items()}
         rates = {n: x.nbytes * (3 if n == "Add" else 2) / seconds[n] / 1e9 for n in (*calls, "numpy")}
-        most, copied = max(memory_bytes() * 2 / seconds[n] / 1e9 for n in memory), max(rates["copy"], rates["numpy"])
-        print(f"copies of {element}: memory {most:.1f} GB/s, the arrays themselves {copied:.1f}")
+        from_memory = max(memory_bytes() * 2 / seconds[n] / 1e9 for n in memory)
+        most = max(from_memory, rates["copy"], rates["numpy"])
         for name in [n for n in calls if n != "copy"]:
             row = {
                 "name": f"{name} of {x.size} {element}",
                 "us": seconds[name] * 1e6,
                 "bandwidth": rates[name] / most,
-                "of_copy": rates[name] / copied,
+                "of_memory": rates[name] / from_memory,
                 "arithmetic": seconds[f"{name} in cache"] / seconds[name],
             }
-            rate = f"{rates[name]:5.1f} GB/s, of memory's {row['bandwidth']:4.0%}"
-            rate += f"; of the arrays' copy {row['of_copy']:4.0%}; arithmetic {row['arithmetic']:4.0%}"
+            rate = f"{rates[name]:5.1f} GB/s, copy {most:5.1f}: {row['bandwidth']:4.0%}"
+            rate += f"; of memory's {row['of_memory']:4.0%}; arithmetic {row['arithmetic']:4.0%}"
             text = f"{row['name']:28} {row['us']:8.0f} us {rate}"
             bench.report.line(row, text, {"bandwidth": 0.8})
 
